@@ -1,0 +1,273 @@
+"""The decoder: draft, verify, accept, commit. Plain decoding is the same driver without a drafter.
+
+Between cycles the caches hold every committed token except the last, which is the seed of the next cycle; after any
+exit (stop, budget, exception, closed generator) they hold exactly that too, bit-equal to plain decoding.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from .errors import BadInput
+from .stops import Stops
+from .targets import Target, mx
+from .transaction import SCHEMES, Transaction, restore, snapshot
+
+PREFILL_ROWS = 512  # bounds the attention scores of a long prompt; shared by every arm
+
+
+@dataclass
+class Session:
+    """Caches of one target and the ids they stand for: ``tokens`` is everything committed, prompt included.
+
+    The caches have consumed ``tokens[:-1]``. Pass a session to :func:`generate` or :func:`stream` to go on from it.
+    """
+
+    target: Target
+    cache: list = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.cache = self.cache or self.target.make_cache()
+
+    def feed(self, ids: Sequence[int]) -> int:
+        """Append ``ids`` and prefill all of them but the last; returns the rows forwarded."""
+        pending = self.tokens[-1:] + list(ids)
+        rows = pending[:-1]
+        saved = snapshot(self.cache)
+        try:
+            for start in range(0, len(rows), PREFILL_ROWS):
+                self.target.model(mx.array([rows[start : start + PREFILL_ROWS]]), cache=self.cache)
+                mx.eval([c.state for c in self.cache])
+        except BaseException:
+            restore(self.cache, saved)
+            raise
+        self.tokens.extend(ids)
+        return len(rows)
+
+
+@dataclass
+class Stats:
+    """Raw counters of one generation, in the fields of a measured row; seconds are wall time between barriers."""
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    wall_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+    forwards: int = 0
+    forward_tokens: int = 0
+    cycles: int = 0
+    accepted_per_cycle: list[int] = field(default_factory=list)
+    offered_per_cycle: list[int] = field(default_factory=list)
+    committed_per_cycle: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Event:
+    """One emitted token. ``origin``: "target" (plain step or first proposal), "draft", "correction" or "bonus"."""
+
+    token: int
+    text: str
+    origin: str
+
+
+@dataclass
+class Result:
+    tokens: list[int]
+    text: str
+    finish_reason: str
+    stats: Stats
+    session: Session
+
+    def row(self) -> dict:
+        """The statistics as a plain dictionary of row fields."""
+        return asdict(self.stats) | {"finish_reason": self.finish_reason}
+
+
+def check(target: Target, prompt, k: int, max_tokens: int, temperature: float, seed: int, scheme: str, earlier: int = 0) -> list[int]:
+    """The prompt as ids, after every option has been checked. Raises BadInput."""
+    whole = lambda v: isinstance(v, int) and not isinstance(v, bool)  # noqa: E731
+    if isinstance(prompt, str):
+        ids = target.encode(prompt)
+    else:
+        ids = list(prompt) if isinstance(prompt, Sequence) else None
+        if ids is None or not all(whole(i) for i in ids):
+            raise BadInput("The prompt must be text or a list of token ids; convert it.")
+        if ids and not 0 <= min(ids) <= max(ids) < target.vocab_size:
+            odd = next(i for i in ids if not 0 <= i < target.vocab_size)
+            raise BadInput(f"The prompt holds id {odd}, outside the vocabulary of {target.vocab_size}; encode it with this target's tokenizer.")
+    if not ids:
+        raise BadInput("The prompt is empty; give at least one token.")
+    if not whole(k) or k < 1:
+        raise BadInput(f"k is {k!r}; give a whole number of drafted positions, 1 or more.")
+    if not whole(max_tokens) or max_tokens < 0:
+        raise BadInput(f"max_tokens is {max_tokens!r}; give a whole number, 0 or more.")
+    if not whole(seed):
+        raise BadInput(f"seed is {seed!r}; give a whole number.")
+    if scheme not in SCHEMES[:2]:
+        raise BadInput(f"There is no scheme {scheme!r} for decoding; choose {' or '.join(SCHEMES[:2])}.")
+    if not isinstance(temperature, (int, float)) or temperature != 0:
+        raise BadInput(f"temperature is {temperature!r}; this version decodes greedily, so give 0.")
+    if earlier + len(ids) + max_tokens + k > target.context:
+        raise BadInput(f"{earlier + len(ids)} prompt tokens, {max_tokens} new ones and a block of k={k} do not fit the context of "
+                       f"{target.context}; shorten one of them.")
+    return ids
+
+
+def generate(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
+             stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None) -> Result:
+    """Decode ``prompt`` (text or ids) greedily; the tokens are those of the target alone, with any drafter.
+
+    Args:
+        k: drafted positions a cycle, the first of which is the target's own next token.
+        stop: texts that end the generation; the text returned ends before the first one completed.
+        ignore_eos: treat end-of-text ids as ordinary tokens, as the benchmarks do.
+        scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`.
+        session: go on after an earlier generation; the prompt is appended to its tokens.
+
+    Raises:
+        BadInput: an option that cannot be honoured; raised before any work is done.
+    """
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text=False)
+    tokens = [t for cycle in run.cycles() for t in cycle[0]]
+    text = run.stops.text if run.stops.want_text else target.decode(tokens)
+    return Result(tokens, text, run.reason, run.stats, run.session)
+
+
+def stream(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
+           stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape",
+           session: Session | None = None) -> Iterator[Event]:
+    """As :func:`generate`, token by token. The texts of all events joined are the text of the result.
+
+    Closing the iterator leaves the session at the last committed cycle; ``session.tokens`` names it exactly.
+    """
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text=True)
+
+    def events():
+        cycles = run.cycles()
+        try:
+            for tokens, origins, texts in cycles:
+                for token, origin, text in zip(tokens, origins, texts):
+                    yield Event(token, text, origin)
+        finally:
+            cycles.close()
+
+    return events()
+
+
+class _Run:
+    """One generation: its options, its session, its counters."""
+
+    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text):
+        earlier = len(session.tokens) if session else 0
+        if session is not None and session.target is not target:
+            raise BadInput("The session belongs to another target; make a new one.")
+        self.ids = check(target, prompt, k, max_tokens, temperature, seed, scheme, earlier)
+        self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
+        self.target, self.drafter, self.k, self.scheme, self.seed = target, drafter, k, scheme, seed
+        self.session = session if session is not None else Session(target)
+        self.stats, self.reason = Stats(prompt_tokens=len(self.ids)), "length"
+
+    def cycles(self):
+        """Yield (tokens, origins, texts) of each cycle, committed already."""
+        if self.stops.room == 0:
+            return
+        began = time.perf_counter()
+        rows = self.session.feed(self.ids)
+        s = self.stats
+        s.prefill_seconds = time.perf_counter() - began
+        s.forwards, s.forward_tokens = int(rows > 0), rows
+        rounds = self._plain() if self.drafter is None else self._speculative()
+        try:
+            for cycle in rounds:
+                s.tokens += len(cycle[0])
+                s.wall_seconds = time.perf_counter() - began
+                s.overhead_seconds = s.wall_seconds - s.prefill_seconds - s.draft_seconds - s.verify_seconds - s.commit_seconds
+                yield cycle
+                if self.stops.reason:
+                    self.reason = self.stops.reason
+                    return
+        finally:
+            rounds.close()
+
+    def _plain(self):
+        """One row a step. The next step is started before this one's token is read, and undone if it was the last."""
+        model, session, s = self.target.model, self.session, self.stats
+        safe = snapshot(session.cache)
+        try:
+            pending = mx.argmax(model(mx.array([session.tokens[-1:]]), cache=session.cache)[:, -1:], axis=-1)
+            mx.async_eval(pending)
+            while True:
+                t0 = time.perf_counter()
+                ahead = snapshot(session.cache)
+                following = mx.argmax(model(pending, cache=session.cache)[:, -1:], axis=-1) if self.stops.room > 1 else None
+                if following is not None:
+                    mx.async_eval(following)
+                token = pending.item()
+                s.verify_seconds += time.perf_counter() - t0
+                _, texts = self.stops.admit([token])
+                session.tokens.append(token)
+                safe = ahead
+                s.forwards += 1
+                s.forward_tokens += 1
+                yield [token], ["target"], texts
+                pending = following
+        finally:
+            restore(session.cache, safe)
+
+    def _speculative(self):
+        while True:
+            saved = snapshot(self.session.cache)
+            try:
+                cycle = self._cycle()
+            except BaseException:
+                restore(self.session.cache, saved)
+                raise
+            yield cycle
+
+    def _cycle(self):
+        session, s, clock = self.session, self.stats, time.perf_counter
+        s.cycles += 1
+        t0 = clock()
+        # a cycle commits at most k + 1 tokens, so a block beyond the budget would be wasted
+        k = min(self.k, max(1, self.stops.room - 1))
+        draft = self.drafter.draft(session.cache, session.tokens, k, s.cycles)
+        t1 = clock()
+        s.draft_seconds += t1 - t0
+        s.forwards += draft.forwards
+        s.forward_tokens += draft.rows
+        shift = int(draft.seed_kept)
+        if draft.exact and shift and self.stops.room == 1:
+            candidate, accepted = draft.tokens[:1], 1
+            kept, texts = self.stops.admit(candidate)
+        else:
+            rows = draft.tokens if draft.seed_kept else session.tokens[-1:] + draft.tokens
+            with Transaction(session.cache, self.scheme) as tx:
+                best = mx.argmax(self.target.model(mx.array([rows]), cache=session.cache)[0], axis=-1)
+                mx.eval(best)
+                best = best.tolist()
+                t2 = clock()
+                s.verify_seconds += t2 - t1
+                accepted = draft.exact
+                while accepted < len(draft.tokens) and best[accepted - shift] == draft.tokens[accepted]:
+                    accepted += 1
+                candidate = draft.tokens[:accepted] + [best[accepted - shift]]
+                kept, texts = self.stops.admit(candidate)
+                t3 = clock()
+                tx.commit(kept - shift)
+            mx.eval([c.state for c in session.cache])
+            s.commit_seconds += clock() - t3
+            s.forwards += 1
+            s.forward_tokens += len(rows)
+        session.tokens.extend(candidate[:kept])
+        full = accepted == len(draft.tokens)
+        origins = ["target"] * draft.exact + ["draft"] * (accepted - draft.exact) + ["bonus" if full else "correction"]
+        s.accepted_per_cycle.append(max(0, min(kept, accepted) - draft.exact))
+        s.offered_per_cycle.append(max(0, len(draft.tokens) - draft.exact))
+        s.committed_per_cycle.append(kept)
+        return candidate[:kept], origins[:kept], texts

@@ -1,0 +1,125 @@
+"""Drafters: who proposes the next tokens. The target decides; a bad drafter costs time and never changes a token."""
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from . import paths
+from .errors import BadInput, nearest
+from .lora import load_adapter
+from .streams import BENCH_NOISE, stream_seed
+from .targets import Target
+from .transaction import Transaction
+
+NAMES = ("uno", "ngram", "random")
+NOISE_SEED = 20260905  # the published stream of the benchmark
+
+
+@dataclass
+class Draft:
+    """Proposals for the positions after the seed token.
+
+    ``exact`` leading ones are the target's own choice (0 or 1) and are not verified. ``seed_kept`` says that the draft
+    forward has left the seed's row in the caches, so the verify forward starts at the first proposal.
+    """
+
+    tokens: list[int]
+    exact: int = 0
+    seed_kept: bool = False
+    forwards: int = 0
+    rows: int = 0
+
+
+class UnoDrafter:
+    """The diffusion-trained adapter: ``[seed, noise, ...]`` in, k proposals out, in one forward (system of Act IV-U).
+
+    Row 0 is the seed, not adapted, so the first proposal is the target's own next token and the seed's row is exact.
+    With ``keep_seed`` it is committed at once and the verify forward takes k rows; the published form drops the whole
+    draft and verifies k + 1 rows. Both give the same tokens.
+
+    Args:
+        model, gate: the adapted view of the target and its row gate (:mod:`specdecode_nb.lora`).
+        noise_seed: noise of cycle c is keyed by (noise_seed, bench stream, c), uniform over ids [1, vocab).
+    """
+
+    def __init__(self, target: Target, model, gate, name: str = "uno", keep_seed: bool = True, noise_seed: int = NOISE_SEED,
+                 scheme: str = "tape", metadata: dict | None = None):
+        self.name, self.keep_seed, self.noise_seed, self.scheme = name, keep_seed, noise_seed, scheme
+        self.metadata = metadata or {}
+        self._model, self._gate, self._vocab = model, gate, target.vocab_size
+        self._masks: dict[int, mx.array] = {}
+
+    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
+        """``history`` is every committed id; the caches hold all of them but the last, the seed token."""
+        if k not in self._masks:
+            self._masks[k] = mx.array([[0.0] + [1.0] * (k - 1)])
+        key = mx.random.key(stream_seed(self.noise_seed, BENCH_NOISE, cycle))
+        # drawn at a fixed width, so the noise of a slot does not depend on k
+        noise = mx.random.randint(1, self._vocab, (max(16, k),), key=key)[: k - 1]
+        rows = mx.concatenate([mx.array([history[-1]], dtype=mx.int32), noise.astype(mx.int32)])[None]
+        self._gate.rows(self._masks[k] if k > 1 else None)
+        with Transaction(cache, self.scheme if self.keep_seed else "tape") as tx:
+            proposals = mx.argmax(self._model(rows, cache=cache)[0], axis=-1)
+            mx.eval(proposals)
+            tx.commit(1 if self.keep_seed else 0)
+        return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=1, rows=k)
+
+
+class NgramDrafter:
+    """Prompt lookup: the k-1 tokens that followed the latest earlier occurrence of the last ``order`` tokens (5.4)."""
+
+    def __init__(self, order: int = 2):
+        self.name, self.order = f"ngram_{order}", order
+
+    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
+        guess, tail = k - 1, history[-self.order :]
+        if guess < 1 or len(tail) < self.order:
+            return Draft([])
+        for start in range(len(history) - self.order - guess, -1, -1):
+            if history[start : start + self.order] == tail:
+                follow = start + self.order
+                return Draft(history[follow : follow + guess])
+        return Draft([])
+
+
+class RandomDrafter:
+    """Proposes k-1 uniform ids: the floor of every drafter and a test that nothing depends on the draft."""
+
+    def __init__(self, vocab: int, seed: int = 0):
+        self.name, self._vocab, self._seed = "random", vocab, seed
+
+    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
+        draw = random.Random(stream_seed(self._seed, BENCH_NOISE, cycle))
+        return Draft([draw.randrange(1, self._vocab) for _ in range(k - 1)])
+
+
+def load_drafter(name: str | None, target: Target, **options):
+    """A drafter by name (``uno``, ``ngram``, ``random``) or the path of an adapter file; None decodes plainly.
+
+    Options: ``keep_seed``, ``noise_seed``, ``scheme`` (uno or a path), ``order`` (ngram), ``seed`` (random).
+
+    Raises:
+        BadInput: unknown name, no such drafter for this target, a file that does not fit it, an unknown option.
+    """
+    try:
+        if name is None or name == "none":
+            return None
+        if name == "ngram":
+            return NgramDrafter(**options)
+        if name == "random":
+            return RandomDrafter(target.vocab_size, **options)
+        path = paths.models() / target.name / "uno.safetensors" if name == "uno" else Path(name)
+        if not path.is_file():
+            if name == "uno":
+                raise BadInput(f"There is no uno drafter for target {target.name!r}; train one or choose ngram or random.")
+            raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of an adapter file.")
+        model, gate, metadata = load_adapter(path, target.model)
+        wanted = metadata.get("target_digest")
+        if wanted and target.dtype == "float32" and wanted != target.digest():
+            raise BadInput(f"The adapter {path.name!r} was trained for another target (digest {wanted[:12]}); use that one.")
+        return UnoDrafter(target, model, gate, name="uno" if name == "uno" else path.stem, metadata=metadata, **options)
+    except TypeError as error:
+        raise BadInput(f"Drafter {name!r} does not take these options ({error}).") from None

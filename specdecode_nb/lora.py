@@ -1,0 +1,136 @@
+"""Token-conditional LoRA: ``y = W x + m (alpha / r) (x A) B`` with a 0/1 gate ``m`` per row (published system, 1.10).
+
+The adapted model is a second tree of modules that shares every weight with the target by reference, so the target
+itself stays as it is. Rows with gate 0 give the target's own bits. The update is never merged, since rows differ.
+"""
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+
+from .errors import BadInput
+from .targets import expect, read_safetensors
+
+PUBLISHED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+             "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+DELTANET = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj")
+SCALE = 16.0
+
+
+class RowGate:
+    """Which rows of the next forward are adapted. One per adapted model, so two drafters never see each other."""
+
+    def __init__(self):
+        self.mask: mx.array | None = None
+
+    def rows(self, mask) -> None:
+        """``mask``: 0/1 of shape [B, T] for the next forwards, or None for all rows off."""
+        self.mask = None if mask is None else mx.array(mask)[..., None]
+
+
+class GatedLoRALinear(nn.Module):
+    """A frozen linear layer and its gated update; ``lora_a`` [in, r], ``lora_b`` [r, out], both float32."""
+
+    def __init__(self, base: nn.Module, lora_a: mx.array, lora_b: mx.array, scale: float, gate: RowGate):
+        super().__init__()
+        self.base, self.lora_a, self.lora_b = base, lora_a, lora_b
+        self._scale, self._gate = scale, gate
+        self.base.freeze()
+
+    def __call__(self, x):
+        y = self.base(x)
+        mask = self._gate.mask
+        if mask is None:
+            return y
+        if mask.shape[:2] != x.shape[:2]:
+            raise ValueError(f"The row gate has shape {mask.shape[:2]} but the rows are {x.shape[:2]}.")
+        # the gate multiplies the r-wide product: r multiplications a row instead of one per output
+        update = ((x.astype(mx.float32) @ self.lora_a) * (mask * self._scale)) @ self.lora_b
+        return y + update.astype(y.dtype)
+
+
+def share(module: nn.Module) -> nn.Module:
+    """A new tree of modules over the same arrays; replacing a submodule in it leaves the original alone."""
+    new = type(module).__new__(type(module))
+    nn.Module.__init__(new)
+    new.__dict__.update(module.__dict__)
+    for name, value in module.items():
+        if isinstance(value, nn.Module):
+            value = share(value)
+        elif isinstance(value, list):
+            value = [share(v) if isinstance(v, nn.Module) else v for v in value]
+        dict.__setitem__(new, name, value)
+    return new
+
+
+def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int = 0):
+    """An adapted view of ``model`` with A ~ N(0, 0.01^2) and B = 0, and its gate (all rows off).
+
+    Returns:
+        (adapted model, RowGate). Only ``lora_a`` and ``lora_b`` are trainable in the adapted model.
+    """
+    gate, adapted = RowGate(), share(model)
+    adapted.freeze()
+    key = mx.random.key(seed)
+    for layer in adapted.layers:
+        for path in modules:
+            owner, name = path.split(".")
+            if owner in layer:
+                base = layer[owner][name]
+                key, sub = mx.random.split(key)
+                out, inner = base.weight.shape
+                a = 0.01 * mx.random.normal((inner, rank), key=sub)
+                layer[owner][name] = GatedLoRALinear(base, a, mx.zeros((rank, out)), scale, gate)
+    return adapted, gate
+
+
+def adapter_weights(adapted) -> dict[str, mx.array]:
+    """The trainable tensors under their published names, ``language_model.model.layers.{i}....lora_a`` and ``lora_b``."""
+    return {k: v for k, v in tree_flatten(adapted.parameters()) if k.endswith(("lora_a", "lora_b"))}
+
+
+def save_adapter(path: Path, adapted, metadata: dict) -> None:
+    scratch = path.with_name(path.stem + ".writing.safetensors")
+    mx.save_safetensors(str(scratch), adapter_weights(adapted), metadata={"format": "mlx", "adapter": json.dumps(metadata)})
+    os.replace(scratch, path)
+
+
+def load_adapter(path: Path, model):
+    """Attach the adapter of a file to ``model``; rank and modules are read from its tensors, names and shapes checked.
+
+    Returns:
+        (adapted model, RowGate, metadata). A file without metadata (the released one) has scale 16.0.
+    Raises:
+        BadInput: not a safetensors file, or tensors that do not fit this model.
+    """
+    found = read_safetensors(path)
+    suffix = {name: name[name.index("layers.") :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
+    if len(suffix) != len(found) or not found:
+        odd = min(set(found) - set(suffix), default="nothing")
+        raise BadInput(f"The file {path.name!r} is not an adapter: it holds {odd!r}, not only lora_a and lora_b of layers.")
+    # the part before "layers." differs between exports of the same model
+    found = {"language_model.model." + suffix[name]: value for name, value in found.items()}
+    modules = tuple(dict.fromkeys(".".join(name.split(".")[4:6]) for name in sorted(found)))
+    unknown = [m for m in modules if m not in PUBLISHED + DELTANET]
+    if unknown:
+        raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")
+    rank = next(v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a")) if any(v.ndim == 2 for v in found.values()) else 0
+    metadata = _metadata(path)
+    adapted, gate = attach(model, rank, modules, float(metadata.get("scale", SCALE)))
+    expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, path.name)
+    adapted.update(tree_unflatten([(k, v.astype(mx.float32)) for k, v in found.items()]))
+    mx.eval(adapter_weights(adapted))
+    return adapted, gate, metadata
+
+
+def _metadata(path: Path) -> dict:
+    _, metadata = mx.load(str(path), return_metadata=True)
+    try:
+        return json.loads(metadata.get("adapter", "{}"))
+    except ValueError:
+        raise BadInput(f"The metadata of {path.name!r} is not JSON; export the adapter again.") from None

@@ -1,0 +1,157 @@
+"""Load a target: an unmodified autoregressive model with caches that a transaction can undo."""
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import paths
+from .blas import select
+from .errors import BadInput, nearest
+
+select()  # before MLX loads its matrix products
+
+import mlx.core as mx  # noqa: E402
+from mlx.utils import tree_flatten, tree_map  # noqa: E402
+from mlx_lm.models import qwen3_5  # noqa: E402
+from mlx_lm.models.cache import KVCache  # noqa: E402
+from mlx_lm.utils import load_tokenizer  # noqa: E402
+from safetensors import SafetensorError, safe_open  # noqa: E402
+
+from .gdn import RecurrentCache, adopt  # noqa: E402
+
+EMBEDDED = ("tiny-hybrid",)
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
+
+
+@dataclass(frozen=True)
+class Target:
+    """The authoritative model. Nothing here or in a drafter changes its weights; :meth:`digest` proves it.
+
+    ``model(ids, cache=cache)`` takes int32 ids [1, T] and returns logits [1, T, vocab]; row i predicts position i + 1.
+    """
+
+    model: object
+    tokenizer: object
+    name: str
+    dtype: str
+    context: int
+    vocab_size: int
+
+    def make_cache(self) -> list:
+        """A fresh cache per layer: :class:`RecurrentCache` for Gated DeltaNet, mlx-lm's KVCache for attention."""
+        return self.model.make_cache()
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends a text, from the tokenizer's own configuration."""
+        return frozenset(int(i) for i in self.tokenizer.eos_token_ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text``, raw: no chat template, no special tokens added."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def parameters(self) -> int:
+        return sum(v.size for _, v in tree_flatten(self.model.parameters()))
+
+    def digest(self) -> str:
+        """blake2b-256 over every weight in order of name: name, shape, dtype, raw bytes (published system, section 0)."""
+        return digest_of(self.model)
+
+    def card(self) -> str:
+        """One line: what this is and what it supports."""
+        kinds = [type(c).__name__ for c in self.make_cache()]
+        layers = f"{kinds.count('RecurrentCache')} Gated DeltaNet + {kinds.count('KVCache')} attention layers"
+        return f"{self.name}: {self.parameters() / 1e6:.1f} M parameters in {self.dtype}, {layers}, vocabulary {self.vocab_size}"
+
+
+def digest_of(model) -> str:
+    h = hashlib.blake2b(digest_size=32)
+    for name, value in sorted(tree_flatten(model.parameters())):
+        raw = value.view(mx.uint16) if value.dtype == mx.bfloat16 else value
+        for part in (name, str(tuple(value.shape)), str(value.dtype)):
+            h.update(part.encode())
+        h.update(memoryview(raw))
+    return h.hexdigest()
+
+
+def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
+    """Load an embedded target by name, or a local folder in mlx-lm's layout (config.json, *.safetensors, tokenizer).
+
+    Args:
+        dtype: "float32" or "bfloat16"; default "float32", the type in which identity is exact on a CPU.
+
+    Raises:
+        BadInput: unknown name, missing, corrupt, truncated or wrong-shaped file, unsupported architecture or dtype.
+    """
+    dtype = dtype or "float32"
+    if dtype not in DTYPES:
+        raise BadInput(f"There is no dtype {dtype!r}{nearest(dtype, DTYPES)}; choose float32 or bfloat16.")
+    folder = paths.models() / name if name in EMBEDDED else Path(name)
+    if not (folder / "config.json").is_file():
+        raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}) "
+                       "or a local folder with a config.json.")
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise BadInput(f"The file config.json of target {name!r} is not valid JSON ({error}); restore it.") from None
+    if config.get("model_type") != "qwen3_5":
+        raise BadInput(f"Target {name!r} has model type {config.get('model_type')!r}; this version supports qwen3_5.")
+    try:
+        model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
+    except (TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise BadInput(f"The config.json of target {name!r} does not describe a Qwen3.5 model ({error}).") from None
+    weights = {}
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise BadInput(f"Target {name!r} has no model.safetensors; restore the file.")
+    for path in files:
+        weights |= read_safetensors(path)
+    weights = model.sanitize(weights)
+    expect({k: v.shape for k, v in tree_flatten(model.parameters())}, {k: v.shape for k, v in weights.items()}, files[0].name)
+    model.load_weights(list(weights.items()))
+    model.update(tree_map(lambda v: v.astype(DTYPES[dtype]), model.parameters()))
+    model.eval()
+    take_over(model)
+    mx.eval(model.parameters())
+    text = model.language_model.args
+    tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+    return Target(model, tokenizer, name if name in EMBEDDED else folder.resolve().name, dtype,
+                  text.max_position_embeddings, text.vocab_size)
+
+
+def take_over(model) -> None:
+    """Give this one model the taped Gated DeltaNet layers and caches that a transaction can undo."""
+    for layer in model.layers:
+        if layer.is_linear:
+            layer.linear_attn = adopt(layer.linear_attn)
+    linear = [layer.is_linear for layer in model.layers]
+    model.make_cache = lambda: [RecurrentCache() if is_linear else KVCache() for is_linear in linear]
+
+
+def read_safetensors(path: Path) -> dict:
+    """All tensors of a file, after its header has been checked against its size. Raises BadInput."""
+    try:
+        with safe_open(str(path), framework="numpy") as handle:
+            handle.keys()
+        return mx.load(str(path))
+    except FileNotFoundError:
+        raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+        raise BadInput(f"The file {path.name!r} is not a whole safetensors file ({str(error).splitlines()[0]}); "
+                       "restore or download it again.") from None
+
+
+def expect(wanted: dict, found: dict, file: str) -> None:
+    """Names and shapes must agree exactly. Raises BadInput that names the first difference."""
+    for kind, names in (("lacks", wanted.keys() - found.keys()), ("has an unknown", found.keys() - wanted.keys())):
+        if names:
+            raise BadInput(f"The file {file!r} {kind} tensor {min(names)!r} ({len(names)} in all); it does not fit this model.")
+    for name in sorted(wanted):
+        if tuple(wanted[name]) != tuple(found[name]):
+            raise BadInput(f"The tensor {name!r} in {file!r} has shape {tuple(found[name])}, not {tuple(wanted[name])}; "
+                           "it belongs to another model.")

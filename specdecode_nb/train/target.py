@@ -1,0 +1,175 @@
+"""Train the embedded target ``tiny-hybrid``: mlx-lm's Qwen3.5 class at a size that two CPU cores can train in an hour.
+
+    python -m specdecode_nb.train.target CORPUS_DIR WORK_DIR [--steps N] [--export MODEL_DIR]
+
+The run is restartable: it goes on from the newest checkpoint in WORK_DIR. The learning rate warms up, stays, and falls
+to zero over the last quarter, so a run may be continued with more steps from any checkpoint of the flat part.
+"""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..blas import select
+
+select()  # before MLX loads its matrix products
+
+import mlx.core as mx  # noqa: E402
+import mlx.nn as nn  # noqa: E402
+import mlx.optimizers as optim  # noqa: E402
+from mlx.utils import tree_flatten, tree_unflatten  # noqa: E402
+from mlx_lm.models import qwen3_5  # noqa: E402
+
+from ..gdn import adopt  # noqa: E402
+from .fast import adopt_mlp  # noqa: E402
+
+CONFIG = {
+    "model_type": "qwen3_5", "architectures": ["Qwen3_5ForCausalLM"],
+    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "full_attention_interval": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "attn_output_gate": True,
+    "linear_num_value_heads": 4, "linear_num_key_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-6, "vocab_size": 2048, "max_position_embeddings": 32768,
+    "tie_word_embeddings": True, "eos_token_id": 0, "bos_token_id": 0, "dtype": "bfloat16",
+    "rope_parameters": {"type": "default", "rope_theta": 100000.0, "partial_rotary_factor": 0.25},
+}
+RECIPE = {"seed": 20261129, "batch": 4, "window": 512, "lr": 2e-3, "warmup": 50, "decay_share": 0.25, "weight_decay": 0.1,
+          "betas": [0.9, 0.95], "clip": 1.0}
+
+
+def build(seed: int) -> qwen3_5.Model:
+    """A fresh model in training form: normal(0, 0.02) matrices, residual outputs scaled down by depth."""
+    mx.random.seed(seed)
+    model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(dict(CONFIG)))
+    key = mx.random.key(seed)
+    drawn = []
+    for name, value in sorted(tree_flatten(model.parameters())):
+        if value.ndim == 2:
+            key, sub = mx.random.split(key)
+            scale = 0.02 if not name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")) else 0.02 / 8**0.5
+            drawn.append((name, scale * mx.random.normal(value.shape, key=sub)))
+        elif name.endswith("A_log"):
+            # decays from 0.999 to about 0.6 a token: slow memory must exist from the start
+            drawn.append((name, mx.log(mx.array(np.geomspace(0.002, 0.5, value.size), dtype=mx.float32))))
+    model.update(tree_unflatten(drawn))
+    for layer in model.layers:
+        layer.mlp = adopt_mlp(layer.mlp)
+        if layer.is_linear:
+            layer.linear_attn = adopt(layer.linear_attn)
+    return model.train()
+
+
+def learning_rate(step: int, steps: int) -> float:
+    fall = int(steps * RECIPE["decay_share"])
+    return RECIPE["lr"] * min(1.0, (step + 1) / RECIPE["warmup"], max(0.02, (steps - step) / max(1, fall)))
+
+
+def loss_of(model, ids):
+    """Mean next-token cross-entropy in nats; ids [B, T+1]."""
+    return nn.losses.cross_entropy(model(ids[:, :-1]), ids[:, 1:]).mean()
+
+
+def heldout_loss(model, heldout: dict, window: int, limit: int = 4) -> dict:
+    """Nats per token by category over at most ``limit`` windows each, with the training form of the model."""
+    result = {}
+    for name, ids in heldout.items():
+        n = min(limit, (len(ids) - 1) // window)
+        batch = np.stack([ids[i * window : i * window + window + 1] for i in range(n)]).astype(np.int32)
+        result[name] = round(loss_of(model, mx.array(batch)).item(), 4)
+    return result
+
+
+def save(folder: Path, model, optimizer, state: dict) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {f"model.{k}": v for k, v in tree_flatten(model.parameters())}
+    arrays |= {f"optimizer.{k}": v for k, v in tree_flatten(optimizer.state)}
+    scratch = folder / "writing.safetensors"
+    mx.save_safetensors(str(scratch), arrays, metadata={"state": json.dumps(state)})
+    os.replace(scratch, folder / "checkpoint.safetensors")
+
+
+def restore(folder: Path, model, optimizer) -> dict | None:
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return None
+    arrays, metadata = mx.load(str(path), return_metadata=True)
+    part = lambda p: tree_unflatten([(k[len(p) :], v) for k, v in arrays.items() if k.startswith(p)])  # noqa: E731
+    model.update(part("model."))
+    optimizer.state = part("optimizer.")
+    return json.loads(metadata["state"])
+
+
+def train(corpus: Path, work: Path, steps: int, log_every: int = 10, save_every: int = 50, eval_every: int = 250) -> dict:
+    """Train to ``steps`` and return the log; every checkpoint holds weights, moments, step and the log so far."""
+    tokens = np.load(corpus / "train.npy")
+    heldout = dict(np.load(corpus / "heldout.npz"))
+    model, optimizer = build(RECIPE["seed"]), optim.AdamW(
+        RECIPE["lr"], betas=RECIPE["betas"], weight_decay=RECIPE["weight_decay"], bias_correction=True)
+    optimizer.init(model.trainable_parameters())
+    state = restore(work, model, optimizer) or {"step": 0, "seconds": 0.0, "curve": [], "heldout": []}
+    batch, window = RECIPE["batch"], RECIPE["window"]
+    starts = np.random.default_rng(RECIPE["seed"]).permutation((len(tokens) - 1) // window)
+    gradient = nn.value_and_grad(model, loss_of)
+    began, before, recent = time.perf_counter(), state["seconds"], []
+    while state["step"] < steps:
+        step = state["step"]
+        rows = starts[np.arange(step * batch, (step + 1) * batch) % len(starts)]
+        ids = mx.array(np.stack([tokens[r * window : r * window + window + 1] for r in rows]).astype(np.int32))
+        loss, grads = gradient(model, ids)
+        grads, norm = optim.clip_grad_norm(grads, RECIPE["clip"])
+        optimizer.learning_rate = learning_rate(step, steps)
+        optimizer.update(model, grads)
+        mx.eval(model.parameters(), optimizer.state, loss, norm)
+        if not np.isfinite(loss.item()):
+            raise FloatingPointError(f"The loss is not finite at step {step}; lower the learning rate and start again.")
+        recent.append(loss.item())
+        state["step"] += 1
+        state["seconds"] = before + time.perf_counter() - began
+        if state["step"] % log_every == 0:
+            state["curve"].append([state["step"], round(float(np.mean(recent)), 4), round(norm.item(), 3)])
+            print(f"step {state['step']} loss {np.mean(recent):.4f} norm {norm.item():.2f} {state['seconds']:.0f} s", flush=True)
+            recent = []
+        if state["step"] % eval_every == 0 or state["step"] == steps:
+            state["heldout"].append([state["step"], heldout_loss(model, heldout, window)])
+            print(state["heldout"][-1], flush=True)
+        if state["step"] % save_every == 0 or state["step"] == steps:
+            save(work, model, optimizer, state)
+    return state
+
+
+def export(corpus: Path, work: Path, folder: Path) -> None:
+    """Write the checkpoint as bf16 safetensors with config and provenance, in the layout mlx-lm loads."""
+    from ..environment import provenance
+
+    model, optimizer = build(RECIPE["seed"]), optim.AdamW(RECIPE["lr"])
+    optimizer.init(model.trainable_parameters())
+    state = restore(work, model, optimizer)
+    if state is None:
+        raise FileNotFoundError("There is no checkpoint to export; train first.")
+    weights = {k: v.astype(mx.bfloat16) if v.ndim > 1 else v for k, v in tree_flatten(model.parameters())}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+    recipe = json.loads((corpus / "recipe.json").read_text()) if (corpus / "recipe.json").exists() else {}
+    record = {"recipe": RECIPE, "steps": state["step"], "tokens_seen": state["step"] * RECIPE["batch"] * RECIPE["window"],
+              "wall_seconds": round(state["seconds"]), "parameters": sum(v.size for v in weights.values()), "corpus": recipe,
+              "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+              "provenance": provenance(), "loss_curve": state["curve"], "heldout_nats": state["heldout"]}
+    (folder / "training.json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--steps", type=int, default=1300)
+    parser.add_argument("--export", type=Path)
+    options = parser.parse_args()
+    if options.export:
+        export(options.corpus, options.work, options.export)
+    else:
+        train(options.corpus, options.work, options.steps)

@@ -1,0 +1,161 @@
+"""A transaction over the caches of a model: forward some rows, then keep exactly the first n of them in every layer.
+
+Attention caches are cut by moving an offset. A recurrent state cannot be cut, so three schemes rebuild it:
+
+``tape``              replay the recorded innovations row by row (default; exact, no second forward, small)
+``per_token_states``  keep every intermediate state and pick one (the published scheme)
+``replay``            go back to the start and run the kept rows again (a second forward; the oracle of the tests)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, KVCache
+
+from .gdn import RecurrentCache, Tape, replay_step
+
+SCHEMES = ("tape", "per_token_states", "replay")
+
+
+class TransactionError(RuntimeError):
+    """The transaction was used out of order: nested, committed twice, or rows were forwarded outside it."""
+
+
+class RollbackUnsupported(TypeError):
+    """A cache in the list cannot be undone; the message names the layer and the type."""
+
+
+def snapshot(cache: Sequence) -> list:
+    """References to the present content of every cache; nothing is copied, since no array is written in place
+    below its offset."""
+    return [(c.cache[:], getattr(c, "offset", None)) if isinstance(c, ArraysCache) else c.offset for c in cache]
+
+
+def restore(cache: Sequence, saved: list) -> None:
+    """Put every cache back to :func:`snapshot`. Attention rows beyond the offset are stale and are overwritten."""
+    for c, s in zip(cache, saved):
+        if isinstance(c, ArraysCache):
+            c.cache = s[0][:]
+            if s[1] is not None:
+                c.offset = s[1]
+        else:
+            c.offset = s
+
+
+def _check(cache: Sequence, scheme: str) -> None:
+    for i, c in enumerate(cache):
+        if type(c) is KVCache or isinstance(c, RecurrentCache):
+            if isinstance(c, RecurrentCache) and (c.lengths is not None or c.left_padding is not None):
+                raise RollbackUnsupported(f"Layer {i} ({type(c).__name__}) holds a padded batch, which cannot be undone row by row.")
+            continue
+        if type(c) is ArraysCache and scheme == "replay":
+            continue
+        raise RollbackUnsupported(
+            f"Layer {i} has a {type(c).__name__}, which cannot be undone by the scheme {scheme!r}; "
+            "make the caches with target.make_cache().")
+
+
+class Transaction:
+    """Forward rows inside the block, then :meth:`commit`; leaving without a commit keeps none, whatever the reason.
+
+    Args:
+        cache: one cache per layer, as ``target.make_cache()`` gives it.
+        scheme: one of :data:`SCHEMES`.
+        rerun: needed by ``replay``: called with n after the caches are back at the start, must forward the first n rows.
+
+    Raises:
+        RollbackUnsupported: at construction, if a cache cannot be undone.
+        TransactionError: nested or repeated use, rows forwarded after the commit, layers of different length.
+    """
+
+    def __init__(self, cache: Sequence, scheme: str = "tape", rerun: Callable[[int], object] | None = None):
+        if scheme not in SCHEMES:
+            raise ValueError(f"There is no scheme {scheme!r}; choose one of {', '.join(SCHEMES)}.")
+        if (scheme == "replay") != (rerun is not None):
+            raise ValueError("The scheme 'replay' needs rerun, a function that forwards the first n rows again; no other takes it.")
+        _check(cache, scheme)
+        self._cache, self._scheme, self._rerun = list(cache), scheme, rerun
+        self._recurrent = [c for c in self._cache if isinstance(c, RecurrentCache)]
+        self._saved: list | None = None
+        self._kept: int | None = None
+        self.recorded_bytes = 0
+
+    def __enter__(self) -> Transaction:
+        if self._saved is not None:
+            raise TransactionError("This transaction has been used; make a new one for each block.")
+        if any(getattr(c, "transaction", None) is not None for c in self._cache):
+            raise TransactionError("One of these caches is inside another transaction; transactions do not nest.")
+        self._saved = snapshot(self._cache)
+        for c in self._cache:
+            c.transaction = self
+        if self._scheme != "replay":
+            for c in self._recurrent:
+                c.tape = Tape(keep_states=self._scheme == "per_token_states")
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Rows forwarded so far. Raises TransactionError if the layers disagree."""
+        counts = {c.offset - (s[1] if isinstance(s, tuple) else s) for c, s in zip(self._cache, self._saved)
+                  if getattr(c, "offset", None) is not None}
+        if len(counts) > 1:
+            raise TransactionError(f"The layers have forwarded different numbers of rows: {sorted(counts)}.")
+        return counts.pop() if counts else 0
+
+    def commit(self, n: int) -> None:
+        """Keep the first ``n`` of the forwarded rows in every layer and close; 0 <= n <= rows."""
+        if self._saved is None or self._kept is not None:
+            raise TransactionError("commit needs an open transaction, and only once.")
+        rows = self.rows
+        if not isinstance(n, int) or not 0 <= n <= rows:
+            raise TransactionError(f"Cannot keep {n!r} rows: {rows} were forwarded.")
+        self._keep(n, rows)
+
+    def _keep(self, n: int, rows: int | None) -> None:
+        """``rows`` is None after a failure, when the layers may disagree: then only n = 0 is possible."""
+        tapes = [c.tape for c in self._recurrent]
+        self.recorded_bytes = sum(t.nbytes for t in tapes if t is not None)
+        for c in self._recurrent:
+            c.tape = None
+        if n != rows:
+            restore(self._cache, self._saved)
+            if n and self._scheme == "replay":
+                self._rerun(n)
+                if self.rows != n:
+                    raise TransactionError(f"rerun({n}) forwarded {self.rows} rows.")
+            elif n:
+                for c in self._cache:
+                    if not isinstance(c, RecurrentCache):
+                        c.offset += n
+                for c, tape in zip(self._recurrent, tapes):
+                    c[0] = mx.contiguous(tape.conv_rows[:, n : n + tape.conv_before.shape[1]])
+                    c[1] = tape.states[n - 1] if tape.keep_states else _replay(tape, n)
+                    c.offset += n
+        self._kept = n
+        for c in self._recurrent:
+            c.sealed = True
+
+    def __exit__(self, kind, value, trace) -> None:
+        late = False
+        if self._kept is None:
+            self._keep(0, None)
+        else:
+            for c, s in zip(self._cache, self._saved):
+                if not isinstance(c, ArraysCache):
+                    expected = s + self._kept
+                    late |= c.offset != expected
+                    c.offset = expected
+        for c in self._cache:
+            c.transaction = None
+        for c in self._recurrent:
+            c.sealed = False
+        if late and kind is None:
+            raise TransactionError("Rows were forwarded after the commit; they have been dropped.")
+
+
+def _replay(tape: Tape, n: int) -> mx.array:
+    state = tape.state_before
+    for t in range(n):
+        state = replay_step(tape.deltas[t], tape.keys[t], tape.decays[t], state)
+    return state
