@@ -1,0 +1,1 @@
+"""Seeded document grammars, one module per prompt category."""
