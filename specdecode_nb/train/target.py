@@ -160,6 +160,41 @@ def export(corpus: Path, work: Path, folder: Path) -> None:
               "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
               "provenance": provenance(), "loss_curve": state["curve"], "heldout_nats": state["heldout"]}
     (folder / "training.json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    (folder / "README.md").write_text(model_card(record))
+
+
+def model_card(record: dict) -> str:
+    """The model card, every figure taken from the training record."""
+    rows = "\n".join(f"| {name} | {nats:.3f} |" for name, nats in record["heldout_nats"][-1][1].items())
+    version, machine = record["provenance"]["versions"], record["provenance"]["machine"]
+    return f"""# tiny-hybrid
+
+A language model small enough to measure speculative decoding on any laptop: mlx-lm's Qwen3.5 class with three Gated
+DeltaNet layers and one attention layer (output gate, partial rotary embedding, tied embeddings).
+
+- {record["parameters"]:,} parameters, hidden {CONFIG["hidden_size"]}, MLP {CONFIG["intermediate_size"]}, vocabulary {CONFIG["vocab_size"]}; stored in bfloat16, decoded in float32 by default
+- weights sha256 `{record["weights_sha256"]}`
+- trained from seed {record["recipe"]["seed"]} on {record["tokens_seen"]:,} tokens in {record["steps"]} steps of {RECIPE["batch"]} x {RECIPE["window"]}, {record["wall_seconds"] / 60:.0f} minutes of wall time on {machine["class"]} while other work shared the machine
+- MLX {version["mlx"]}, mlx-lm {version["mlx_lm"]}; loss curve, held-out curve, corpus recipe and digest in `training.json`
+
+It knows the documents of a seeded grammar in nine categories and a little real technical prose and code. It is a
+measuring object, not an assistant: outside these forms it writes nothing of use.
+
+| held-out text | nats per token |
+|---|---|
+{rows}
+
+## Training it again
+
+    python -m specdecode_nb.train.corpus CORPUS
+    python -m specdecode_nb.train.target CORPUS WORK
+    python -m specdecode_nb.train.target CORPUS WORK --export data/models/tiny-hybrid
+
+A killed run goes on from its last checkpoint. From the same seed the corpus, the initial weights, the order of windows
+and the schedule come out the same. The grammar part of the corpus is the same everywhere; the real text comes from
+installed packages, so other versions of them give another digest, which the recipe names. The weights after training
+are not promised to be bit-equal on another processor or BLAS, since matrix products sum in another order there.
+"""
 
 
 if __name__ == "__main__":
