@@ -113,13 +113,15 @@ def train(corpus: Path, work: Path, steps: int, log_every: int = 10, save_every:
     optimizer.init(model.trainable_parameters())
     state = restore(work, model, optimizer) or {"step": 0, "seconds": 0.0, "curve": [], "heldout": []}
     batch, window = RECIPE["batch"], RECIPE["window"]
-    starts = np.random.default_rng(RECIPE["seed"]).permutation((len(tokens) - 1) // window)
+    # windows begin where documents do: what a document announces at its top decides the rest of it
+    starts = np.concatenate([[0], np.flatnonzero(tokens == CONFIG["eos_token_id"]) + 1])
+    starts = np.random.default_rng(RECIPE["seed"]).permutation(starts[starts + window < len(tokens)])
     gradient = nn.value_and_grad(model, loss_of)
     began, before, recent = time.perf_counter(), state["seconds"], []
     while state["step"] < steps:
         step = state["step"]
         rows = starts[np.arange(step * batch, (step + 1) * batch) % len(starts)]
-        ids = mx.array(np.stack([tokens[r * window : r * window + window + 1] for r in rows]).astype(np.int32))
+        ids = mx.array(np.stack([tokens[r : r + window + 1] for r in rows]).astype(np.int32))
         loss, grads = gradient(model, ids)
         grads, norm = optim.clip_grad_norm(grads, RECIPE["clip"])
         optimizer.learning_rate = learning_rate(step, steps)
@@ -154,7 +156,7 @@ def export(corpus: Path, work: Path, folder: Path) -> None:
     weights = {k: v.astype(mx.bfloat16) if v.ndim > 1 else v for k, v in tree_flatten(model.parameters())}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
-    recipe = json.loads((corpus / "recipe.json").read_text()) if (corpus / "recipe.json").exists() else {}
+    recipe = json.loads((corpus / "recipe.json").read_text())
     record = {"recipe": RECIPE, "steps": state["step"], "tokens_seen": state["step"] * RECIPE["batch"] * RECIPE["window"],
               "wall_seconds": round(state["seconds"]), "parameters": sum(v.size for v in weights.values()), "corpus": recipe,
               "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
