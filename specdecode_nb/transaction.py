@@ -79,6 +79,7 @@ class Transaction:
         self._recurrent = [c for c in self._cache if isinstance(c, RecurrentCache)]
         self._saved: list | None = None
         self._kept: int | None = None
+        self._end: list | None = None
         self.recorded_bytes = 0
 
     def __enter__(self) -> Transaction:
@@ -132,20 +133,17 @@ class Transaction:
                     c[0] = mx.contiguous(tape.conv_rows[:, n : n + tape.conv_before.shape[1]])
                     c[1] = tape.states[n - 1] if tape.keep_states else _replay(tape, n)
                     c.offset += n
-        self._kept = n
+        self._kept, self._end = n, snapshot(self._cache)
         for c in self._recurrent:
             c.sealed = True
 
     def __exit__(self, kind, value, trace) -> None:
-        late = False
         if self._kept is None:
             self._keep(0, None)
-        else:
-            for c, s in zip(self._cache, self._saved):
-                if not isinstance(c, ArraysCache):
-                    expected = s + self._kept
-                    late |= c.offset != expected
-                    c.offset = expected
+        late = any(c.offset != e if not isinstance(c, ArraysCache) else any(a is not b for a, b in zip(c.cache, e[0]))
+                   for c, e in zip(self._cache, self._end))
+        if late:
+            restore(self._cache, self._end)
         for c in self._cache:
             c.transaction = None
         for c in self._recurrent:
