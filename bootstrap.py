@@ -1,0 +1,65 @@
+"""Set up a virtual environment and run one thing in it. Needs only Python 3.11 or newer and, on Linux, a C++ compiler.
+
+    python3 bootstrap.py act4s    measure Act IV-S again on the embedded model (a reduced set) and say where the results are
+    python3 bootstrap.py test     run the tests
+    python3 bootstrap.py check    compare every derived file with its source
+    python3 bootstrap.py ARG...   any specdecode-nb command, for example: generate "Step 1." --drafter uno
+"""
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+DARWIN = sys.platform == "darwin"
+
+
+def fail(message: str) -> None:
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
+
+
+def environment(name: str, extras: list[str]) -> Path:
+    """The interpreter of a virtual environment that holds exactly what constraints.txt says; made if missing or stale."""
+    folder, python = ROOT / name, ROOT / name / "bin" / "python"
+    sources = b"".join((ROOT / f).read_bytes() for f in ("pyproject.toml", "constraints.txt"))
+    wanted = hashlib.sha256(sources + sys.version.encode()).hexdigest()
+    ready = folder / "ready"
+    if not (ready.exists() and ready.read_text() == wanted):
+        print(f"Setting up {name} (about two minutes, 1 GB) ...", file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        if subprocess.run([sys.executable, "-m", "venv", folder]).returncode:
+            fail("The virtual environment could not be made; install Python's venv module (python3-venv on Debian) and try again.")
+        what = "." + (f"[{','.join(extras)}]" if extras else "")
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt", "-e", what]
+        if subprocess.run(command, cwd=ROOT).returncode:
+            fail("The packages could not be installed; see pip's message above.")
+        ready.write_text(wanted)
+    return python
+
+
+def main() -> int:
+    if sys.version_info < (3, 11):
+        fail(f"Python 3.11 or newer is needed and this is {sys.version.split()[0]}; call bootstrap.py with a newer one.")
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    if not DARWIN and not any(shutil.which(c) for c in ("c++", "g++", "clang++")):
+        fail("There is no C++ compiler, which MLX needs on Linux; install one (g++) and try again.")
+    extras = [] if DARWIN else ["cpu"]
+    if sys.argv[1] in ("test", "check"):
+        python = environment(".venv-test", [*extras, "dev"])
+        rest = ["-m", "pytest", *sys.argv[2:]] if sys.argv[1] == "test" else ["-m", "specdecode_nb", "check"]
+    else:
+        python = environment(".venv", extras)
+        rest = ["-m", "specdecode_nb", *sys.argv[1:]]
+        if sys.argv[1:] == ["act4s"]:
+            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "out/act4s", "--resume"]
+    return subprocess.run([python, *rest], cwd=ROOT if sys.argv[1] in ("act4s", "test", "check") else None,
+                          env=os.environ | {"PYTHONPATH": ""}).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
