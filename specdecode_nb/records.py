@@ -1,37 +1,55 @@
-"""Row files and published files: their schemas, strict reading and writing, and the journal of a running measurement."""
+"""Raw rows on disk: strict to read, atomic to write, safe to interrupt.
+
+A row file is what a measurement leaves; every rate, median and verdict is computed from its rows. A journal is a row
+file in the making: one line a row, each forced to disk, so a killed measurement goes on from its finished rows.
+"""
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import logging
 import math
 import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import BadInput
 
 SCHEMA = 1
-Seconds = Annotated[float, Field(ge=0)]
+log = logging.getLogger(__name__)
+
 Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Open(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
+class Strict(BaseModel):
+    """Types as written in the file: no text becomes a number here."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
 
 
-class DecodeRow(_Open):
-    """One generation of one arm; seconds are wall time, lists have one entry a cycle."""
+class Row(Strict):
+    kind: str
+
+
+class DecodeRow(Row):
+    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle."""
 
     kind: Literal["decode"]
     arm: str
     prompt_id: str
     category: str
     repeat: Count
-    prompt_tokens: Count
+    prompt_tokens: Annotated[int, Field(ge=1)]
     tokens: Count
-    wall_seconds: Seconds
+    wall_seconds: Annotated[float, Field(gt=0)]
     prefill_seconds: Seconds
     draft_seconds: Seconds
     verify_seconds: Seconds
@@ -40,206 +58,284 @@ class DecodeRow(_Open):
     cycles: Count
     accepted_per_cycle: list[Count]
     committed_per_cycle: list[Count]
-    ar_looped_fraction: Annotated[float, Field(ge=0, le=1)]
-    identical_to_ar: bool
+    ar_looped_fraction: Share
+    identical_to_ar: bool | None
     first_divergence: Count | None
-    divergence_gap_ulps: float | None
+    divergence_gap_ulps: Annotated[float, Field(ge=0)] | None
+
+    @model_validator(mode="after")
+    def counts_agree(self):
+        for name in ("accepted_per_cycle", "committed_per_cycle"):
+            if len(getattr(self, name)) != self.cycles:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
+        if self.cycles and sum(self.committed_per_cycle) != self.tokens:
+            raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        return self
 
 
-class RowFile(_Open):
-    """``data/measured/<target>/<act>.json``."""
+class TieRow(Row):
+    """How often the two best logits of one prompt and its continuation are exactly equal."""
 
-    schema_: Literal[1] = Field(alias="schema")
+    kind: Literal["tie"]
+    prompt_id: str
+    dtype: str
+    positions: Annotated[int, Field(ge=1)]
+    exact_ties: Count
+    gap_median: float
+    gap_p05: float
+
+
+class LoopsRow(Row):
+    """How far plain decoding of one prompt repeats itself."""
+
+    kind: Literal["loops"]
+    prompt_id: str
+    category: str
+    tokens_length: Count
+    looped_fraction: Share
+    distinct_ratio: Share
+
+
+ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow}
+
+
+class Header(Strict):
+    """Everything of a row file but the rows."""
+
+    schema_: Annotated[int, Field(alias="schema")]
     act: str
     target: str
     provenance: dict[str, Any]
     config: dict[str, Any]
-    rows: list[dict[str, Any]]
 
 
-class Column(_Open):
-    name: str
-    unit: str
-
-
-class Table(_Open):
-    id: str
-    title: str
-    columns: list[Column]
-    rows: list[list[Any]]
-    source: str
-
-
-class Criterion(_Open):
-    id: str
-    statement: str
-    threshold: Any
-    observed: Any
-    passed: bool | None
-
-
-class Published(_Open):
-    """``data/published/<act>.json``: facts of the published project, with their sources."""
+@dataclass(frozen=True)
+class RowFile:
+    """A validated row file. ``digest`` is the sha256 of its bytes, ``name`` how a reader finds it."""
 
     act: str
-    title: str
-    question: str
-    date: str | None
-    setup: dict[str, Any]
-    criteria: list[Criterion]
-    verdict: str
-    tables: list[Table]
-    negative_results: list[Any]
-    figures_of_merit: list[Any]
-    notes: list[Any]
+    target: str
+    provenance: dict
+    config: dict
+    rows: list[dict]
+    name: str
+    digest: str
+
+    def of(self, kind: str) -> list[dict]:
+        """The rows of one kind, in file order."""
+        return [row for row in self.rows if row["kind"] == kind]
 
 
-def _refuse(constant: str):
-    raise ValueError(f"it holds {constant}, which is not JSON")
+def parse(text: str, where: str) -> Any:
+    """JSON as the standard has it: no NaN, no infinity, no key twice. Raises BadInput naming file, field and remedy."""
+    def pairs(items):
+        keys = [k for k, _ in items]
+        twice = next((k for k in keys if keys.count(k) > 1), None) if len(set(keys)) < len(keys) else None
+        if twice is not None:
+            raise BadInput(f"{where} holds the key {twice!r} twice in one object; keep one of them.")
+        return dict(items)
 
-
-def read_json(path: Path) -> Any:
-    """Strict JSON: no NaN, no Infinity. Raises BadInput that names the file and the remedy."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except FileNotFoundError:
-        raise BadInput(f"There is no file {path.name!r} where it was expected; check the name or measure the Act first.") from None
-    except (ValueError, OSError) as error:
-        raise BadInput(f"The file {path.name!r} cannot be read ({error}); restore it or measure again.") from None
+        value = json.loads(text, object_pairs_hook=pairs)
+    except (json.JSONDecodeError, RecursionError) as error:
+        place = f"line {error.lineno}, column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        raise BadInput(f"{where} is not JSON ({place}); restore it or measure again.") from None
+    odd = not_finite(value)
+    if odd:
+        raise BadInput(f"{where} holds a number that is not finite at {odd}; strict JSON has none, so measure that row again.")
+    return value
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace ``path`` in one step, so that a killed run leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.writing")
-    scratch.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(scratch, path)
+def not_finite(value: Any, at: str = "") -> str | None:
+    """The path of the first number that is NaN or infinite, or None."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else at or "the top"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found = not_finite(item, f"{at}[{key}]" if isinstance(key, int) else f"{at}.{key}".lstrip("."))
+        if found:
+            return found
+    return None
 
 
-def digest(path: Path) -> str:
-    """sha256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _validate(model: type[BaseModel], value: Any, name: str) -> Any:
+def conform(model: type[Strict], value: Any, where: str, at: str = "") -> Strict:
+    """``value`` as ``model``; the first thing that does not fit becomes one sentence."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(p) for p in first["loc"]) or "the file"
-        raise BadInput(f"In {name!r}, {where}: {first['msg'].lower()}; this is not a file of schema {SCHEMA}.") from None
+        first = error.errors(include_url=False)[0]
+        field = at + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadInput(f"{where} does not fit the schema at {field.lstrip('.') or 'the top'}: {message[0].lower() + message[1:]}; "
+                       "correct that field or measure again.") from None
 
 
-def _finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_finite, value.values()))
-    return all(map(_finite, value)) if isinstance(value, list) else True
-
-
-def check_row(row: dict, name: str = "row") -> dict:
-    """The row itself, if it fits its kind. Raises BadInput."""
-    if not isinstance(row.get("kind"), str):
-        raise BadInput(f"In {name!r} a row has no kind; it was not written by this package.")
-    if row["kind"] == "decode":
-        _validate(DecodeRow, row, name)
-    if not _finite(row):
-        raise BadInput(f"In {name!r} a row of kind {row['kind']!r} holds a number that is not finite; measure it again.")
+def check_row(row: Any, where: str, at: str = "row") -> dict:
+    """``row`` itself, once it fits the schema of its kind; a kind without a schema only has to be named."""
+    kind = row.get("kind") if isinstance(row, dict) else None
+    conform(ROWS.get(kind, Row) if isinstance(kind, str) else Row, row, where, at)
     return row
 
 
-def load_rows(path: Path) -> RowFile:
-    """A row file, with every row checked. Raises BadInput for a missing field, wrong type, NaN or unknown schema."""
-    value = read_json(path)
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        found = value.get("schema") if isinstance(value, dict) else type(value).__name__
-        raise BadInput(f"The file {path.name!r} has schema {found!r} and this version reads schema {SCHEMA}; measure again or use the version that wrote it.")
-    file = _validate(RowFile, value, path.name)
-    for row in file.rows:
-        check_row(row, path.name)
-    return file
+def check_header(value: Any, where: str) -> dict:
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA or isinstance(value.get("schema"), bool):
+        found = value.get("schema") if isinstance(value, dict) else None
+        raise BadInput(f"{where} has schema {found!r}, this version reads {SCHEMA}; read it with the version that wrote it or import it again.")
+    conform(Header, value, where)
+    return value
 
 
-def load_published(path: Path) -> Published:
-    return _validate(Published, read_json(path), path.name)
+def read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise BadInput(f"There is no {what} {path}; check the name or make it first.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{what[0].upper() + what[1:]} {path} cannot be read ({error}); restore it.") from None
 
 
-def dump_rows(act: str, target: str, provenance: dict, config: dict, rows: list[dict]) -> str:
-    """The text of a row file: strict JSON, one row a line, so that a difference names its row."""
-    one = lambda v: json.dumps(v, allow_nan=False, ensure_ascii=False)  # noqa: E731
-    body = ",\n  ".join(one(check_row(row)) for row in rows)
-    return (f'{{"schema": {SCHEMA}, "act": {one(act)}, "target": {one(target)},\n "provenance": {one(provenance)},\n'
-            f' "config": {one(config)},\n "rows": [\n  {body}\n]}}\n')
+def load_rows(path: str | Path, name: str | None = None) -> RowFile:
+    """Read and validate a row file. ``name`` is what figures and tables call it, by default its file name."""
+    path = Path(path)
+    text = read_text(path, "row file")
+    where = name or path.name
+    value = check_header(parse(text, where), where)
+    if not isinstance(value.get("rows"), list):
+        raise BadInput(f"{where} has no list at rows; restore it or measure again.")
+    for number, row in enumerate(value["rows"]):
+        check_row(row, where, f"rows[{number}]")
+    return RowFile(value["act"], value["target"], value["provenance"], value["config"], value["rows"], where, sha256(text.encode()))
 
 
-def save_rows(path: Path, act: str, target: str, provenance: dict, config: dict, rows: list[dict]) -> None:
-    write_atomic(path, dump_rows(act, target, provenance, config, rows))
+def save_rows(path: str | Path, act: str, target: str, provenance: dict, config: dict, rows: list[dict]) -> Path:
+    """Validate and write a row file, one row a line so that differences are readable; replaces the old file at once."""
+    path = Path(path)
+    head = check_header({"schema": SCHEMA, "act": act, "target": target, "provenance": provenance, "config": config}, path.name)
+    body = ",\n".join("  " + dumps(check_row(row, path.name, f"rows[{n}]"), path.name) for n, row in enumerate(rows))
+    fields = ",\n".join(f" {json.dumps(key)}: {dumps(value, path.name)}" for key, value in head.items())
+    write_atomic(path, f"{{\n{fields},\n \"rows\": [\n{body}\n ]\n}}\n")
+    return path
+
+
+def dumps(value: Any, where: str = "the row") -> str:
+    """One line of strict JSON. Raises BadInput for what JSON does not have."""
+    odd = not_finite(value)
+    if odd:
+        raise BadInput(f"{where} would hold a number that is not finite at {odd}; nothing was written.")
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except TypeError as error:
+        raise BadInput(f"{where} would hold a value that JSON has no type for ({error}); convert it to a plain number, text or list.") from None
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Replace ``path`` by ``data`` in one step: a reader sees the old file or the new one."""
+    data = data.encode() if isinstance(data, str) else data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 class Journal:
-    """Rows of a running measurement, appended one line at a time; what is written survives a kill.
+    """An append-only measurement. Use as a context manager; iterate for the rows that are already finished.
 
-    The first line holds act, target, provenance and config. A torn last line is dropped on resume. :meth:`finish` writes
-    the row file beside the journal and removes the journal.
-
-    Raises:
-        BadInput: an unfinished journal without ``resume``, or one of another configuration.
+    The file lives at ``path`` (suffix ``.journal``) until :meth:`finish` turns it into the row file beside it. Its
+    first line holds provenance and configuration: a resume under any other is refused, the date apart.
+    ``dropped`` tells whether a torn last line was discarded.
     """
 
-    def __init__(self, path: Path, act: str, target: str, provenance: dict, config: dict, resume: bool = False):
-        self.path, self.result = path, path.with_name(f"{act}.json")
-        self.head = {"schema": SCHEMA, "act": act, "target": target, "provenance": provenance, "config": config}
-        self.rows: list[dict] = []
-        self.dropped = 0
-        if path.exists():
-            if not resume:
-                raise BadInput(f"{path.name!r} holds the rows of an unfinished run; add --resume to go on from them, or choose another --out.")
-            self._restore()
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(self.head, allow_nan=False) + "\n")
-        self._handle = path.open("a", encoding="utf-8")
-
-    def _restore(self) -> None:
-        lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
-        whole = []
-        for line in lines[:-1]:  # the last piece is empty, or torn by a kill
-            try:
-                whole.append(json.loads(line, parse_constant=_refuse))
-            except ValueError:
-                break
-        self.dropped = len([x for x in lines if x]) - len(whole)
-        if not whole or whole[0].get("config") != self.head["config"] or whole[0].get("act") != self.head["act"]:
-            raise BadInput(f"{self.path.name!r} belongs to a run with other parameters; repeat those, or choose another --out.")
-        kept = whole[0]["provenance"]
-        for key in ("machine", "blas", "target", "drafter", "package_digest"):
-            if kept.get(key) != self.head["provenance"].get(key):
-                raise BadInput(f"{self.path.name!r} was measured with another {key.replace('_', ' ')}; start again in another --out.")
-        self.head, self.rows = whole[0], [check_row(r, self.path.name) for r in whole[1:]]
-        write_atomic(self.path, "".join(json.dumps(x, allow_nan=False) + "\n" for x in whole))
-
-    def append(self, row: dict) -> None:
-        self._handle.write(json.dumps(check_row(row), allow_nan=False) + "\n")
-        self._handle.flush()
-        os.fsync(self._handle.fileno())
-        self.rows.append(row)
-
-    def __iter__(self):
-        return iter(list(self.rows))
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def __init__(self, path: str | Path, act: str, target: str, provenance: dict, config: dict, resume: bool = False):
+        self.path, self.resume, self.dropped = Path(path), resume, False
+        self.header = check_header({"schema": SCHEMA, "act": act, "target": target, "provenance": provenance, "config": config}, self.path.name)
+        self._rows: list[dict] = []
+        self._file = None
 
     def __enter__(self) -> Journal:
+        if not self.resume and self.path.exists() and self.path.stat().st_size:
+            raise BadInput(unfinished(self.path))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "a+b")
+        try:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BadInput(f"Another process is writing {self.path.name}; wait for it or choose another --out.") from None
+            self._recover()
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *_) -> None:
-        self._handle.close()
+        self._file.close()
+
+    def __iter__(self) -> Iterator[dict]:
+        return iter(list(self._rows))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _recover(self) -> None:
+        """Read what is there, cut a torn last line off, and write the header if nothing is left."""
+        self._file.seek(0)
+        data = self._file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self.dropped = True
+            log.warning("%s ends in half a row, which is dropped and measured again.", self.path.name)
+            self._file.truncate(len(whole))
+        lines = whole.decode("utf-8", errors="replace").split("\n")[:-1]
+        if not lines:
+            return self._write(self.header)
+        found = check_header(parse(lines[0], f"{self.path.name}, line 1"), self.path.name)
+        different = difference(found, json.loads(dumps(self.header)))
+        if different:
+            raise BadInput(f"{self.path.name} was begun under another configuration ({different}); resume with that one or choose another --out.")
+        # one file, one provenance: the date is that of the first row
+        self.header = found
+        self._rows = [check_row(parse(line, f"{self.path.name}, line {n}"), f"{self.path.name}, line {n}") for n, line in enumerate(lines[1:], 2)]
+
+    def _write(self, value: dict) -> None:
+        self._file.write(dumps(value, self.path.name).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def append(self, row: dict) -> None:
+        """Add one finished row; it is on disk when this returns."""
+        self._write(check_row(row, self.path.name))
+        self._rows.append(row)
 
     def finish(self) -> Path:
-        head = self.head
-        save_rows(self.result, head["act"], head["target"], head["provenance"], head["config"], self.rows)
-        self._handle.close()
+        """Write the row file beside the journal, remove the journal, and return the row file's path."""
+        h = self.header
+        path = save_rows(self.path.with_suffix(".json"), h["act"], h["target"], h["provenance"], h["config"], self._rows)
         self.path.unlink()
-        return self.result
+        return path
+
+
+def unfinished(journal: Path) -> str:
+    """The sentence for a journal in the way."""
+    return f"{journal} holds an unfinished measurement; go on from it with --resume, or choose another --out."
+
+
+def difference(old: Any, new: Any, at: str = "") -> str:
+    """``field: old, now new`` for the first difference between two headers, or nothing; dates are not compared."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(k for k in new if k not in old)]:
+            if (at, key) != ("provenance", "date") and (found := difference(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))):
+                return found
+        return ""
+    return "" if old == new and type(old) is type(new) else f"{at} was {old!r}, now {new!r}"

@@ -1,196 +1,300 @@
-"""Everything that is derived from rows: loops, acceptance, medians, intervals, cost model. Nothing here is stored.
+"""From raw rows to everything a notebook says about them. Section numbers refer to the published protocol.
 
-Definitions follow the published system (sections 3.4 to 3.9 and 5.9); intervals are seeded, so a figure and a table that
-show one are equal, and so is the next run.
+Rows are the dictionaries of :mod:`specdecode_nb.records`; results are plain dictionaries, ready for a table. Nothing
+here is stored instead of rows, and nothing random is unseeded: an interval is the same wherever it is drawn.
 """
 from __future__ import annotations
 
+import math
 import random
-import statistics as st
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+import statistics as plain
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 
-LOOP_NGRAM, LOOP_FREE = 8, 0.05
-BOOTSTRAP_SEED, RESAMPLES = 20260905, 10_000
-
-
-# --- loops ---------------------------------------------------------------------------------------------------------
+SEED, RESAMPLES = 20260905, 10_000
+LOOP_FREE = 0.05
+STAGES = ("draft", "verify", "commit", "overhead")
 
 
-def looped_fraction(tokens: Sequence[int]) -> float:
-    """Share of 8-gram start positions whose 8-gram occurred earlier in the same continuation; 0 below 16 tokens (3.9)."""
+# --- a continuation (3.9) ---
+
+def looped_fraction(tokens: Sequence[int], n: int = 8) -> float:
+    """Share of n-gram starts whose n-gram has occurred before in ``tokens``; 0 for fewer than 16 tokens."""
     if len(tokens) < 16:
         return 0.0
-    grams = [tuple(tokens[i : i + LOOP_NGRAM]) for i in range(len(tokens) - LOOP_NGRAM + 1)]
-    seen, repeated = set(), 0
-    for gram in grams:
+    seen, repeated, starts = set(), 0, len(tokens) - n + 1
+    for i in range(starts):
+        gram = tuple(tokens[i : i + n])
         repeated += gram in seen
         seen.add(gram)
-    return repeated / len(grams)
+    return repeated / starts
 
 
 def distinct_ratio(tokens: Sequence[int]) -> float:
-    """Distinct ids over all ids; 1 below 16 tokens."""
-    return 1.0 if len(tokens) < 16 else len(set(tokens)) / len(tokens)
+    """Different ids over all ids; 1 for fewer than 16 tokens."""
+    return len(set(tokens)) / len(tokens) if len(tokens) >= 16 else 1.0
 
 
-# --- acceptance ----------------------------------------------------------------------------------------------------
+def loop_free(rows: Iterable[dict]) -> list[dict]:
+    """Rows of prompts whose plain continuation repeats less than 5 % of itself."""
+    return [row for row in rows if row["ar_looped_fraction"] < LOOP_FREE]
 
 
-def histogram(accepted: Iterable[int], slots: int) -> list[float]:
-    """P(a = 0), ..., P(a = slots) over cycles; NaN when there is no cycle."""
-    counts = Counter(accepted)
-    n = sum(counts.values())
-    return [counts[a] / n if n else float("nan") for a in range(slots + 1)]
+# --- one row (3.4) ---
+
+def tokens_per_second(row: dict) -> float:
+    """End to end, prefill included."""
+    return row["tokens"] / row["wall_seconds"]
 
 
-def survival(accepted: Iterable[int], slots: int) -> list[float]:
-    """P(a >= 1), ..., P(a >= slots) over cycles."""
-    mass = histogram(accepted, slots)
-    return [sum(mass[j:]) for j in range(1, slots + 1)]
+def decode_tokens_per_second(row: dict) -> float:
+    """Without prefill."""
+    return row["tokens"] / (row["wall_seconds"] - row["prefill_seconds"])
 
 
-def conditional_acceptance(accepted: Sequence[int], offered: Sequence[int], slots: int) -> list[float]:
-    """P(slot j accepted | slot j offered and reached); NaN where never reached."""
-    rates = []
-    for j in range(1, slots + 1):
-        reached = [a for a, o in zip(accepted, offered) if o >= j and a >= j - 1]
-        rates.append(sum(a >= j for a in reached) / len(reached) if reached else float("nan"))
-    return rates
+def tokens_per_forward(row: dict) -> float:
+    """Tokens over full forwards of the model, prefill counted as one."""
+    return row["tokens"] / row["forwards"]
 
 
-def acceptance_names(rows: Sequence[dict]) -> dict[str, float]:
-    """The three ratios that are all called acceptance: accepted over drafted, accepted over emitted, tokens per cycle."""
-    accepted = sum(sum(r["accepted_per_cycle"]) for r in rows)
-    offered = sum(sum(r["offered_per_cycle"]) for r in rows)
-    emitted, cycles = sum(r["tokens"] for r in rows), sum(r["cycles"] for r in rows)
-    return {"accepted/drafted": accepted / offered if offered else float("nan"), "accepted/emitted": accepted / emitted,
-            "tokens/cycle": emitted / cycles if cycles else float("nan")}
+def offered(row: dict) -> list[int]:
+    """Drafted tokens that could be accepted, by cycle. A row without the list offers one block less its first token."""
+    if "offered_per_cycle" in row:
+        return row["offered_per_cycle"]
+    return [int(row["arm"].rsplit("_k", 1)[1]) - 1] * row["cycles"]
 
 
-# --- medians and intervals -----------------------------------------------------------------------------------------
+def acceptance(row: dict) -> float:
+    """Accepted over offered drafted tokens, 0 where nothing is offered."""
+    return sum(row["accepted_per_cycle"]) / max(1, sum(offered(row)))
 
 
-def describe(values: Sequence[float]) -> dict[str, float]:
-    """n, median, mean, sample sd, p25, p75, min, max by the published index rules (3.6), not rounded."""
-    v, n = sorted(values), len(values)
-    low = int(0.25 * n) - (1 if n % 4 == 0 else 0)
-    return {"n": n, "median": st.median(v), "mean": st.fmean(v), "sd": st.stdev(v) if n > 1 else 0.0, "p25": v[max(0, low)],
-            "p75": v[min(n - 1, int(0.75 * n))], "min": v[0], "max": v[-1]}
+# --- pooled over rows ---
+
+def pooled(rows: Iterable[dict], field: str) -> list[int]:
+    """All cycles of all rows in one list."""
+    return [value for row in rows for value in row[field]]
 
 
-@lru_cache(maxsize=32)
-def _draws(n: int, resamples: int, seed: int) -> np.ndarray:
-    """The indices that ``random.Random(seed).choices(range(n))`` gives, resamples x n: floor(u n) of the same stream."""
-    stream = random.Random(seed)
-    uniform = np.fromiter((stream.random() for _ in range(resamples * n)), float, resamples * n)
-    return np.floor(uniform * n).astype(np.int32).reshape(resamples, n)
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    values, r = np.sort(values), len(values)
-    return float(values[int(0.025 * r)]), float(values[min(r - 1, int(0.975 * r))])
+def survival(accepted: Sequence[int], slots: int) -> list[float]:
+    """P(accepted >= j) for j = 1..slots."""
+    return [sum(a >= j for a in accepted) / len(accepted) for j in range(1, slots + 1)]
 
 
-def paired_bootstrap(treatment: Sequence[float], control: Sequence[float], resamples: int = RESAMPLES, seed: int = BOOTSTRAP_SEED) -> dict:
-    """Mean of treatment - control over pairs with its 95 % interval (3.7): resampled pairs, percentile of the sorted means."""
-    diff = np.asarray(treatment, float) - np.asarray(control, float)
-    if len(diff) < 2 or len(treatment) != len(control):
-        raise ValueError(f"A paired bootstrap needs two or more pairs of equal number, not {len(treatment)} and {len(control)}.")
-    means = diff[_draws(len(diff), resamples, seed)].mean(axis=1)
-    low, high = _interval(means)
-    return {"n": len(diff), "mean_diff": float(diff.mean()), "paired_se": float(diff.std(ddof=1) / len(diff) ** 0.5), "ci_low": low,
-            "ci_high": high, "p_positive": float((means > 0).mean()), "significant": low > 0 or high < 0,
-            "wins": int((diff > 0).sum()), "losses": int((diff < 0).sum())}
+def histogram(accepted: Sequence[int], slots: int) -> list[float]:
+    """Share of cycles with exactly 0..slots accepted tokens."""
+    return [sum(a == j for a in accepted) / len(accepted) for j in range(slots + 1)]
 
 
-def ratio_of_medians(treatment: Sequence[float], control: Sequence[float], resamples: int = 2000, seed: int = BOOTSTRAP_SEED) -> dict:
-    """Median(treatment) / median(control) and its 95 % interval over resampled pairs."""
-    t, c = np.asarray(treatment, float), np.asarray(control, float)
-    index = _draws(len(t), resamples, seed)
-    low, high = _interval(np.median(t[index], axis=1) / np.median(c[index], axis=1))
-    return {"n": len(t), "ratio": float(np.median(t) / np.median(c)), "ci_low": low, "ci_high": high}
+def conditional(rows: Sequence[dict], slots: int) -> list[float | None]:
+    """P(slot j accepted | it was offered and all before it were accepted) over cycles; None where no cycle got that far."""
+    cycles = [(a, o) for row in rows for a, o in zip(row["accepted_per_cycle"], offered(row))]
+    reached = [[a >= j for a, o in cycles if o >= j and a >= j - 1] for j in range(1, slots + 1)]
+    return [sum(hits) / len(hits) if hits else None for hits in reached]
 
 
-# --- decode rows ---------------------------------------------------------------------------------------------------
+def quantiles(values: Sequence[float]) -> dict:
+    """n, median, mean, sample sd and the published index quartiles (3.6)."""
+    ordered, n = sorted(values), len(values)
+    low = int(0.25 * n) - (n % 4 == 0)
+    return {"n": n, "median": plain.median(ordered), "mean": plain.fmean(ordered), "sd": plain.stdev(ordered) if n > 1 else 0.0,
+            "p25": ordered[max(0, low)], "p75": ordered[min(n - 1, int(0.75 * n))], "min": ordered[0], "max": ordered[-1]}
 
 
-def decode_frame(rows: Sequence[dict]) -> pd.DataFrame:
-    """Decode rows as a frame with the derived columns tok_s, decode_tok_s, tpf, k and loop_free."""
-    frame = pd.DataFrame([r for r in rows if r["kind"] == "decode"])
-    frame["tok_s"] = frame.tokens / frame.wall_seconds
-    frame["decode_tok_s"] = frame.tokens / (frame.wall_seconds - frame.prefill_seconds)
-    frame["tpf"] = frame.tokens / frame.forwards
-    frame["k"] = frame.arm.str.extract(r"_k(\d+)$")[0].astype("Int64")
-    frame["loop_free"] = frame.ar_looped_fraction < LOOP_FREE
-    return frame
+def median_of(rows: Sequence[dict], measure: Callable[[dict], float]) -> float:
+    return plain.median(measure(row) for row in rows)
 
 
-def baseline_arm(frame: pd.DataFrame) -> str:
-    """The faster of the plain arms in this run, by median throughput: what speed-ups are quoted against."""
-    plain = frame[frame.arm.isin(("ar", "ar_mlx_lm"))].groupby("arm").tok_s.median()
-    return str(plain.idxmax())
+def by(rows: Iterable[dict], field: str) -> dict[str, list[dict]]:
+    """Rows grouped by a field, groups in order of first appearance."""
+    groups: dict[str, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(row[field], []).append(row)
+    return groups
 
 
-def paired(frame: pd.DataFrame, arm: str, control: str, value: str = "tok_s") -> tuple[np.ndarray, np.ndarray]:
-    """Values of two arms on the same (prompt, repeat), in the order of the control's rows."""
-    keys = ["prompt_id", "repeat"]
-    joined = frame[frame.arm == control][[*keys, value]].merge(frame[frame.arm == arm][[*keys, value]], on=keys, suffixes=("_c", "_t"))
-    return joined[f"{value}_t"].to_numpy(), joined[f"{value}_c"].to_numpy()
+def plain_arm(rows: Iterable[dict]) -> str:
+    """The faster plain arm of this run, by median tokens per second: what every speed-up is quoted against."""
+    arms = {arm: group for arm, group in by(rows, "arm").items() if arm in ("ar", "ar_mlx_lm")}
+    if not arms:
+        raise ValueError("These rows hold no plain arm, so there is nothing to be faster than.")
+    return max(arms, key=lambda arm: median_of(arms[arm], tokens_per_second))
 
 
-def sweep_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """One line an arm: throughput, speed-up against :func:`baseline_arm` with its interval, acceptance, identity."""
-    control, lines = baseline_arm(frame), []
-    for arm, rows in frame.groupby("arm", sort=False):
-        accepted, offered = [a for r in rows.accepted_per_cycle for a in r], [o for r in rows.offered_per_cycle for o in r]
-        speed, decode = ratio_of_medians(*paired(frame, arm, control)), ratio_of_medians(*paired(frame, arm, control, "decode_tok_s"))
-        d, cycles = describe(rows.tok_s.tolist()), int(rows.cycles.sum())
-        lines.append({"arm": arm, "rows": len(rows), "tok/s median": d["median"], "tok/s mean": d["mean"], "sd": d["sd"], "p25": d["p25"],
-                      "p75": d["p75"], "speed-up": speed["ratio"], "low": speed["ci_low"], "high": speed["ci_high"],
-                      "decode-only speed-up": decode["ratio"], "TPF": rows.tpf.median(),
-                      "acceptance": sum(accepted) / sum(offered) if sum(offered) else float("nan"),
-                      "prefix": float(np.mean(accepted)) if sum(offered) else float("nan"),
-                      "tokens/cycle": rows.tokens.sum() / cycles if cycles else float("nan"), "cycles": cycles,
-                      "identical": int(rows.identical_to_ar.sum())})
-    return pd.DataFrame(lines)
+def summarise(rows: Sequence[dict]) -> list[dict]:
+    """One entry an arm, in the terms of the published sweep; rates are medians over rows, prefix and committed are pooled."""
+    arms = by(rows, "arm")
+    control = arms[plain_arm(rows)]
+    out = []
+    for arm, group in arms.items():
+        speed = quantiles([tokens_per_second(r) for r in group])
+        decode = median_of(group, decode_tokens_per_second)
+        out.append({
+            "arm": arm, "rows": len(group), "tok/s": speed["median"], "mean": speed["mean"], "sd": speed["sd"], "p25": speed["p25"], "p75": speed["p75"],
+            "x plain": speed["median"] / median_of(control, tokens_per_second), "decode tok/s": decode,
+            "x plain, decode": decode / median_of(control, decode_tokens_per_second), "TPF": median_of(group, tokens_per_forward),
+            "ms per token": 1000 / speed["median"], "slot acceptance": median_of(group, acceptance),
+            "mean accepted prefix": mean(pooled(group, "accepted_per_cycle")), "committed per cycle": mean(pooled(group, "committed_per_cycle")),
+            "cycles": sum(r["cycles"] for r in group), "peak memory": max((r.get("peak_memory_bytes", 0) for r in group)) / 1e6})
+    return out
 
 
-def stage_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds a cycle by stage, and what the two forwards leave over, for the drafting arms."""
-    lines = []
-    for arm, rows in frame[frame.cycles > 0].groupby("arm", sort=False):
-        n = rows.cycles.sum()
-        ms = {s: 1e3 * rows[f"{s}_seconds"].sum() / n for s in ("draft", "verify", "commit", "overhead")}
-        cycle = sum(ms.values())
-        lines.append({"arm": arm, **ms, "cycle": cycle, "outside the forwards": (ms["commit"] + ms["overhead"]) / cycle})
-    return pd.DataFrame(lines)
+def stages(rows: Sequence[dict]) -> list[dict]:
+    """Median milliseconds a cycle by stage for each drafting arm, their sum, and the share outside the two forwards."""
+    out = []
+    for arm, group in by(rows, "arm").items():
+        if not any(r["cycles"] for r in group):
+            continue
+        ms = {s: 1000 * median_of(group, lambda r, s=s: r[f"{s}_seconds"] / r["cycles"]) for s in STAGES}
+        whole = sum(ms.values())
+        out.append({"arm": arm, **ms, "cycle": whole, "outside forwards": 100 * (ms["commit"] + ms["overhead"]) / whole})
+    return out
 
 
-def cost_model(frame: pd.DataFrame) -> pd.DataFrame:
-    """The napkin: tokens a cycle over what a cycle costs in plain steps, beside the measured decode-only speed-up.
+def three_acceptances(rows: Sequence[dict]) -> dict:
+    """The three numbers that are all called acceptance, and the one that decides speed; from pooled cycles of one arm."""
+    accepted, cycles = pooled(rows, "accepted_per_cycle"), sum(r["cycles"] for r in rows)
+    emitted, drafted = sum(r["tokens"] for r in rows), sum(sum(offered(r)) for r in rows)
+    return {"tokens per cycle": emitted / cycles, "accepted / drafted": sum(accepted) / max(1, drafted), "accepted / emitted": 1 - cycles / emitted,
+            "mean accepted prefix": mean(accepted)}
 
-    A plain step is the median decode time a token of :func:`baseline_arm`. ``break-even`` is the tokens a cycle needed.
+
+# --- intervals (3.7) ---
+
+def draws(n: int, count: int, seed: int = SEED) -> np.ndarray:
+    """The first ``count`` values of ``random.Random(seed).randrange(n)``, bit for bit, int64 [count]."""
+    *key, position = random.Random(seed).getstate()[1]
+    stream = np.random.MT19937(0)
+    stream.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, dtype=np.uint32), "pos": position}}
+    shift, parts, have = np.uint64(32 - n.bit_length()), [], 0
+    while have < count:
+        # randrange takes the top bits of one 32-bit word and draws again if they are n or more
+        words = stream.random_raw(2 * (count - have) + 64) >> shift
+        parts.append(words[words < n])
+        have += len(parts[-1])
+    return np.concatenate(parts)[:count].astype(np.int64)
+
+
+def interval(samples: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of resampled values by the published indices."""
+    ordered, count = np.sort(samples), len(samples)
+    return float(ordered[int(0.025 * count)]), float(ordered[min(count - 1, int(0.975 * count))])
+
+
+def paired_bootstrap(differences: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> dict:
+    """Mean of paired differences (treatment minus control) with its interval; figures rounded to 6 places as published."""
+    values = np.asarray(differences, dtype=float)
+    n = len(values)
+    if not n:
+        raise ValueError("There are no pairs to compare.")
+    means = values[draws(n, n * resamples, seed)].reshape(resamples, n).mean(axis=1)
+    low, high = interval(means)
+    figures = {"mean_diff": values.mean(), "paired_se": values.std(ddof=1) / math.sqrt(n) if n > 1 else 0.0, "ci_low": low, "ci_high": high,
+               "p_positive": (means > 0).mean()}
+    return {"n": n, **{k: round(float(v), 6) for k, v in figures.items()}, "significant": bool(low > 0 or high < 0),
+            "wins": int((values > 0).sum()), "losses": int((values < 0).sum())}
+
+
+def paired(treatment: Iterable[dict], control: Iterable[dict], measure: Callable[[dict], float]) -> list[float]:
+    """Differences of a measure, paired by prompt and repeat; a row without a partner is an error."""
+    key = lambda r: (r["prompt_id"], r["repeat"])  # noqa: E731
+    left, right = {key(r): measure(r) for r in treatment}, {key(r): measure(r) for r in control}
+    if left.keys() != right.keys():
+        raise ValueError(f"{len(left.keys() ^ right.keys())} rows have no partner with the same prompt and repeat.")
+    return [left[k] - right[k] for k in left]
+
+
+def speedup(treatment: Sequence[dict], control: Sequence[dict], resamples: int = RESAMPLES, seed: int = SEED) -> dict:
+    """Ratio of median tokens per second and its interval over prompts.
+
+    A prompt is resampled with all its repeats: they decode the same tokens, so they are not independent evidence.
     """
-    control = baseline_arm(frame)
-    plain = frame[frame.arm == control]
-    step = ((plain.wall_seconds - plain.prefill_seconds) / plain.tokens).median() * 1e3
-    table, lines = sweep_table(frame).set_index("arm"), []
-    for _, row in stage_table(frame).iterrows():
-        tokens, cost = table.loc[row.arm, "tokens/cycle"], row.cycle / step
-        lines.append({"arm": row.arm, "tokens/cycle": tokens, "cycle ms": row.cycle, "plain step ms": step, "cycle in plain steps": cost,
-                      "predicted": tokens / cost, "measured": table.loc[row.arm, "decode-only speed-up"], "break-even": cost})
-    return pd.DataFrame(lines)
+    sides = [{p: [tokens_per_second(r) for r in group] for p, group in by(rows, "prompt_id").items()} for rows in (treatment, control)]
+    if sides[0].keys() != sides[1].keys() or len({len(v) for side in sides for v in side.values()}) != 1:
+        raise ValueError("Every prompt needs the same number of repeats in both arms.")
+    top, bottom = (np.array([side[p] for p in sides[0]]) for side in sides)
+    n = len(top)
+    chosen = draws(n, n * resamples, seed).reshape(resamples, n)
+    ratios = np.median(top[chosen].reshape(resamples, -1), axis=1) / np.median(bottom[chosen].reshape(resamples, -1), axis=1)
+    low, high = interval(ratios)
+    return {"ratio": float(np.median(top) / np.median(bottom)), "low": low, "high": high, "prompts": n, "rows": top.size}
 
 
-def audit_counts(frame: pd.DataFrame) -> dict[str, int | float | None]:
-    """Rows checked, identical, diverging, and the largest gap in units in the last place (3.8)."""
-    other = frame[frame.arm != "ar"]
-    gaps = other.loc[~other.identical_to_ar.astype(bool), "divergence_gap_ulps"].dropna()
-    return {"rows": len(other), "identical": int(other.identical_to_ar.sum()), "diverging": len(other) - int(other.identical_to_ar.sum()),
-            "within one ULP": int((gaps <= 1.0001).sum()), "beyond one ULP": int((gaps > 1.0001).sum()),
-            "largest gap": float(gaps.max()) if len(gaps) else None}
+# --- cost model (5.9) ---
+
+def cost_model(rows: Sequence[dict]) -> list[dict]:
+    """Tokens a cycle over the cycle's cost in plain steps, beside the decode speed-up that was measured.
+
+    ``break-even prefix`` is the mean accepted prefix at which the arm would be as fast as plain decoding.
+    """
+    control = by(rows, "arm")[plain_arm(rows)]
+    step = 1 / median_of(control, decode_tokens_per_second)
+    out = []
+    for stage in stages(rows):
+        group = [r for r in rows if r["arm"] == stage["arm"]]
+        cost = {name: stage[name] / 1000 / step for name in (*STAGES, "cycle")}
+        committed, prefix = mean(pooled(group, "committed_per_cycle")), mean(pooled(group, "accepted_per_cycle"))
+        predicted = committed / cost["cycle"]
+        measured = median_of(group, decode_tokens_per_second) * step
+        out.append({"arm": stage["arm"], "tokens per cycle": committed, **{f"{k} steps": v for k, v in cost.items()}, "predicted": predicted,
+                    "measured": measured, "error": 100 * (predicted / measured - 1), "mean accepted prefix": prefix,
+                    "break-even prefix": cost["cycle"] - (committed - prefix)})
+    return out
+
+
+def slots_that_pay(curve: Sequence[float], committed: float, cycle_ms: float, slot_ms: float) -> list[dict]:
+    """Slot j pays if P(accepted >= j) exceeds the tokens that the same milliseconds bring anyway."""
+    needed = committed * slot_ms / cycle_ms
+    return [{"slot": j, "returns": p, "needed": needed, "pays": p > needed} for j, p in enumerate(curve, 1)]
+
+
+def line(x: Sequence[float], y: Sequence[float]) -> dict:
+    """Least squares: intercept, slope, r2."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    slope, intercept = np.polyfit(x, y, 1)
+    rest = ((y - intercept - slope * x) ** 2).sum()
+    return {"intercept": float(intercept), "slope": float(slope), "r2": float(1 - rest / ((y - y.mean()) ** 2).sum())}
+
+
+# --- identity (3.8) ---
+
+def audit(rows: Iterable[dict]) -> dict:
+    """Counts of rows that leave plain decoding, by the gap of the contested logits in units in the last place."""
+    rows = [r for r in rows if r["identical_to_ar"] is not None]
+    gaps = [r["divergence_gap_ulps"] for r in rows if not r["identical_to_ar"]]
+    unexplained = sum(gap is None for gap in gaps)
+    known = [gap for gap in gaps if gap is not None]
+    beyond = unexplained + sum(gap > 1.0001 for gap in known)
+    return {"rows": len(rows), "identical": len(rows) - len(gaps), "divergences": len(gaps), "exact ties": sum(gap == 0 for gap in known),
+            "within one ULP": len(gaps) - beyond, "beyond one ULP": beyond, "median gap": plain.median(known) if known else None,
+            "max gap": max(known, default=None), "verdict": "DEFECT" if beyond else "ARITHMETIC"}
+
+
+def tie_rate(rows: Sequence[dict]) -> dict:
+    """Share of positions whose two best logits are exactly equal."""
+    positions, ties = sum(r["positions"] for r in rows), sum(r["exact_ties"] for r in rows)
+    return {"prompts": len(rows), "positions": positions, "exact ties": ties, "rate": 100 * ties / positions}
+
+
+def categories(rows: Sequence[dict], arm: str) -> list[dict]:
+    """By category: prefix, acceptance, speed against the faster plain arm of the run, how far plain decoding loops."""
+    control, out = plain_arm(rows), []
+    for category, group in by(rows, "category").items():
+        drafted, undrafted = ([r for r in group if r["arm"] == a] for a in (arm, control))
+        accepted = pooled(drafted, "accepted_per_cycle")
+        out.append({"category": category, "prompts": len({r["prompt_id"] for r in group}), "mean accepted prefix": mean(accepted),
+                    "accepted / drafted": sum(accepted) / max(1, sum(sum(offered(r)) for r in drafted)),
+                    "x plain": median_of(drafted, tokens_per_second) / median_of(undrafted, tokens_per_second),
+                    "AR loop fraction": mean([r["ar_looped_fraction"] for r in drafted])})
+    return out
+
+
+def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Pearson's r, None where one side does not vary."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    return None if len(x) < 2 or x.std() == 0 or y.std() == 0 else float(np.corrcoef(x, y)[0, 1])
