@@ -1,6 +1,6 @@
 # Short names for bootstrap.py, which does all the set-up.
 PYTHON ?= python3
-.PHONY: help act4s test check book
+.PHONY: help act4s test check
 
 help:  ## what can be made
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/'

@@ -1,4 +1,4 @@
-"""Set up a virtual environment and run one thing in it. Needs only Python 3.11 or newer and, on Linux, a C++ compiler.
+"""Set up a virtual environment and run one thing in it. Needs only Python 3.11 or newer and, on Linux, the compiler g++.
 
     python3 bootstrap.py act4s    measure Act IV-S again on the embedded model (a reduced set) and say where the results are
     python3 bootstrap.py test     run the tests
@@ -7,6 +7,7 @@
 """
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def environment(name: str, extras: list[str]) -> Path:
         if subprocess.run([sys.executable, "-m", "venv", folder]).returncode:
             fail("The virtual environment could not be made; install Python's venv module (python3-venv on Debian) and try again.")
         what = "." + (f"[{','.join(extras)}]" if extras else "")
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt", "-e", what]
+        command = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-c", "constraints.txt", "-e", what]
         if subprocess.run(command, cwd=ROOT).returncode:
             fail("The packages could not be installed; see pip's message above.")
         ready.write_text(wanted)
@@ -46,8 +47,13 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
         return 0
-    if not DARWIN and not any(shutil.which(c) for c in ("c++", "g++", "clang++")):
-        fail("There is no C++ compiler, which MLX needs on Linux; install one (g++) and try again.")
+    if DARWIN and platform.machine() != "arm64":
+        fail(f"MLX needs Apple Silicon and this Python is built for {platform.machine()}; use a native Python on an M-series Mac.")
+    if not DARWIN and not shutil.which("g++"):
+        fail("There is no g++, which MLX calls on a Linux CPU; install it (package g++ on Debian) and try again.")
+    libc, version = platform.libc_ver()
+    if not DARWIN and libc == "glibc" and tuple(map(int, version.split(".")[:2])) < (2, 35):
+        fail(f"MLX's wheels need glibc 2.35 and this system has {version}; use Debian 12, Ubuntu 22.04 or newer.")
     extras = [] if DARWIN else ["cpu"]
     if sys.argv[1] in ("test", "check"):
         python = environment(".venv-test", [*extras, "dev"])

@@ -17,7 +17,7 @@ def root() -> Path:
     named = os.environ.get("SPECDECODE_ROOT")
     if named:
         if not (Path(named) / "data").is_dir():
-            raise BadInput("SPECDECODE_ROOT names a folder without data/; set it to a clone of the repository.")
+            raise BadInput(f"SPECDECODE_ROOT is {named!r}, where there is no folder data; set it to a clone of the repository.")
         return Path(named).resolve()
     for folder in Path(__file__).resolve().parents:
         if (folder / "pyproject.toml").is_file() and (folder / "data").is_dir():
