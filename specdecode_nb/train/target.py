@@ -3,7 +3,7 @@
     python -m specdecode_nb.train.target CORPUS_DIR WORK_DIR [--steps N] [--export MODEL_DIR]
 
 The run is restartable: it goes on from the newest checkpoint in WORK_DIR. The learning rate warms up, stays, and falls
-to zero over the last quarter, so a run may be continued with more steps from any checkpoint of the flat part.
+to zero at the end of the last phase, so a run may be continued with more steps from any checkpoint of the flat part.
 """
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ CONFIG = {
     "tie_word_embeddings": True, "eos_token_id": 0, "bos_token_id": 0, "dtype": "bfloat16",
     "rope_parameters": {"type": "default", "rope_theta": 100000.0, "partial_rotary_factor": 0.25},
 }
-RECIPE = {"seed": 20261129, "batch": 4, "window": 512, "lr": 2e-3, "warmup": 50, "decay_share": 0.25, "weight_decay": 0.1,
-          "betas": [0.9, 0.95], "clip": 1.0}
+# The second phase was added when the loss had stopped falling at the first rate (see the curve in training.json).
+RECIPE = {"seed": 20261129, "window": 512, "warmup": 50, "decay_share": 0.3, "weight_decay": 0.1, "betas": [0.9, 0.95], "clip": 1.0,
+          "phases": [{"until": 850, "batch": 4, "lr": 2e-3}, {"until": 2650, "batch": 2, "lr": 6e-4}]}
 
 
 def build(seed: int) -> qwen3_5.Model:
@@ -64,9 +65,18 @@ def build(seed: int) -> qwen3_5.Model:
     return model.train()
 
 
-def learning_rate(step: int, steps: int) -> float:
-    fall = int(steps * RECIPE["decay_share"])
-    return RECIPE["lr"] * min(1.0, (step + 1) / RECIPE["warmup"], max(0.02, (steps - step) / max(1, fall)))
+def phase(step: int, steps: int) -> tuple[int, float, int]:
+    """(batch, learning rate, windows read before) at ``step`` of a run of ``steps``; the last phase falls to zero."""
+    began, read = 0, 0
+    for p in RECIPE["phases"]:
+        last = p is RECIPE["phases"][-1]
+        until = steps if last else p["until"]
+        if step < until or last:
+            fall = int((steps - began) * RECIPE["decay_share"])
+            rate = p["lr"] * min(1.0, (step + 1) / RECIPE["warmup"], max(0.02, (steps - step) / max(1, fall)) if last else 1.0)
+            return p["batch"], rate, read + (step - began) * p["batch"]
+        began, read = until, read + (until - began) * p["batch"]
+    raise AssertionError("RECIPE has no phase")
 
 
 def loss_of(model, ids):
@@ -109,10 +119,10 @@ def train(corpus: Path, work: Path, steps: int, log_every: int = 10, save_every:
     tokens = np.load(corpus / "train.npy")
     heldout = dict(np.load(corpus / "heldout.npz"))
     model, optimizer = build(RECIPE["seed"]), optim.AdamW(
-        RECIPE["lr"], betas=RECIPE["betas"], weight_decay=RECIPE["weight_decay"], bias_correction=True)
+        1e-3, betas=RECIPE["betas"], weight_decay=RECIPE["weight_decay"], bias_correction=True)
     optimizer.init(model.trainable_parameters())
     state = restore(work, model, optimizer) or {"step": 0, "seconds": 0.0, "curve": [], "heldout": []}
-    batch, window = RECIPE["batch"], RECIPE["window"]
+    window = RECIPE["window"]
     # windows begin where documents do: what a document announces at its top decides the rest of it
     starts = np.concatenate([[0], np.flatnonzero(tokens == CONFIG["eos_token_id"]) + 1])
     starts = np.random.default_rng(RECIPE["seed"]).permutation(starts[starts + window < len(tokens)])
@@ -120,11 +130,12 @@ def train(corpus: Path, work: Path, steps: int, log_every: int = 10, save_every:
     began, before, recent = time.perf_counter(), state["seconds"], []
     while state["step"] < steps:
         step = state["step"]
-        rows = starts[np.arange(step * batch, (step + 1) * batch) % len(starts)]
+        batch, rate, read = phase(step, steps)
+        rows = starts[np.arange(read, read + batch) % len(starts)]
         ids = mx.array(np.stack([tokens[r : r + window + 1] for r in rows]).astype(np.int32))
         loss, grads = gradient(model, ids)
         grads, norm = optim.clip_grad_norm(grads, RECIPE["clip"])
-        optimizer.learning_rate = learning_rate(step, steps)
+        optimizer.learning_rate = rate
         optimizer.update(model, grads)
         mx.eval(model.parameters(), optimizer.state, loss, norm)
         if not np.isfinite(loss.item()):
@@ -148,7 +159,7 @@ def export(corpus: Path, work: Path, folder: Path) -> None:
     """Write the checkpoint as bf16 safetensors with config and provenance, in the layout mlx-lm loads."""
     from ..environment import provenance
 
-    model, optimizer = build(RECIPE["seed"]), optim.AdamW(RECIPE["lr"])
+    model, optimizer = build(RECIPE["seed"]), optim.AdamW(1e-3)
     optimizer.init(model.trainable_parameters())
     state = restore(work, model, optimizer)
     if state is None:
@@ -157,7 +168,7 @@ def export(corpus: Path, work: Path, folder: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     recipe = json.loads((corpus / "recipe.json").read_text())
-    record = {"recipe": RECIPE, "steps": state["step"], "tokens_seen": state["step"] * RECIPE["batch"] * RECIPE["window"],
+    record = {"recipe": RECIPE, "steps": state["step"], "tokens_seen": phase(state["step"], state["step"])[2] * RECIPE["window"],
               "wall_seconds": round(state["seconds"]), "parameters": sum(v.size for v in weights.values()), "corpus": recipe,
               "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
               "provenance": provenance(), "loss_curve": state["curve"], "heldout_nats": state["heldout"]}
@@ -176,7 +187,7 @@ DeltaNet layers and one attention layer (output gate, partial rotary embedding, 
 
 - {record["parameters"]:,} parameters, hidden {CONFIG["hidden_size"]}, MLP {CONFIG["intermediate_size"]}, vocabulary {CONFIG["vocab_size"]}; stored in bfloat16, decoded in float32 by default
 - weights sha256 `{record["weights_sha256"]}`
-- trained from seed {record["recipe"]["seed"]} on {record["tokens_seen"]:,} tokens in {record["steps"]} steps of {RECIPE["batch"]} x {RECIPE["window"]}, {record["wall_seconds"] / 60:.0f} minutes of wall time on {machine["class"]} while other work shared the machine
+- trained from seed {record["recipe"]["seed"]} on {record["tokens_seen"]:,} tokens in {record["steps"]} steps of windows of {RECIPE["window"]}, {record["wall_seconds"] / 60:.0f} minutes of wall time on {machine["class"]} while other work shared the machine
 - MLX {version["mlx"]}, mlx-lm {version["mlx_lm"]}; loss curve, held-out curve, corpus recipe and digest in `training.json`
 
 It knows the documents of a seeded grammar in nine categories and a little real technical prose and code. It is a
@@ -203,7 +214,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=1300)
+    parser.add_argument("--steps", type=int, default=RECIPE["phases"][-1]["until"])
     parser.add_argument("--export", type=Path)
     options = parser.parse_args()
     if options.export:
