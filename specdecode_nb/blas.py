@@ -75,7 +75,7 @@ def _reference(reason: str) -> dict:
 def _select(wanted: str) -> dict:
     if sys.platform == "darwin":
         return _facts("Accelerate", platform.mac_ver()[0], "part of macOS; products on the GPU are Metal kernels", None)
-    if any(name.startswith("mlx-cuda") for name in _distributions()):
+    if any(found for name in ("mlx-cuda-12", "mlx-cuda-13") for found in metadata.distributions(name=name)):
         return _facts("CUDA", None, "products on the GPU are CUDA kernels; none was chosen for the CPU", None)
     holder = _global_holder()
     if holder:  # a preloaded OpenBLAS or MKL is the user's choice
@@ -97,10 +97,6 @@ def _select(wanted: str) -> dict:
     if wanted == "openblas":
         raise BadInput(f"SPECDECODE_BLAS asks for openblas, but {reason}; unset it to go on with the reference BLAS.")
     return _reference(reason)
-
-
-def _distributions() -> set[str]:
-    return {(d.metadata["Name"] or "").lower() for d in metadata.distributions() if (d.metadata["Name"] or "").lower().startswith("mlx")}
 
 
 def _global_holder() -> str | None:
