@@ -40,7 +40,7 @@ CONFIG = {
 }
 # The second phase was added when the loss had stopped falling at the first rate (see the curve in training.json).
 RECIPE = {"seed": 20261129, "window": 512, "warmup": 50, "decay_share": 0.3, "weight_decay": 0.1, "betas": [0.9, 0.95], "clip": 1.0,
-          "phases": [{"until": 850, "batch": 4, "lr": 2e-3}, {"until": 2650, "batch": 2, "lr": 6e-4}]}
+          "phases": [{"until": 850, "batch": 4, "lr": 2e-3}, {"until": 2000, "batch": 2, "lr": 6e-4}]}
 
 
 def build(seed: int) -> qwen3_5.Model:
