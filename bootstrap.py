@@ -64,7 +64,7 @@ def main() -> int:
         if sys.argv[1:] == ["act4s"]:
             rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "out/act4s", "--resume"]
     return subprocess.run([python, *rest], cwd=ROOT if sys.argv[1] in ("act4s", "test", "check") else None,
-                          env=os.environ | {"PYTHONPATH": ""}).returncode
+                          env={"MLX_ENABLE_TF32": "0"} | os.environ | {"PYTHONPATH": ""}).returncode  # TF32: see environment.md
 
 
 if __name__ == "__main__":
