@@ -50,7 +50,7 @@ class Table(Facts):
             kinds = {type(v) for v in frame[name] if v is not None}
             if kinds == {int} and frame[name].notna().all():
                 frame[name] = frame[name].astype("int64")
-            elif kinds and kinds <= {int, float}:
+            elif kinds == {float}:  # a mixture stays as it is: such a column has another quantity in each row
                 frame[name] = frame[name].astype("float64")
         frame.attrs = {"units": {c.name: c.unit for c in self.columns if c.unit}}
         return frame

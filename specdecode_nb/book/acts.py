@@ -1,0 +1,183 @@
+"""The parameters of every Act: typed, ranged, and checked before a kernel starts.
+
+A notebook's ``parameters`` cell repeats the defaults declared here, as literals; the build refuses a difference.
+"""
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import paths
+from ..errors import BadInput, nearest
+
+DRAFTERS = ("uno", "ngram", "random")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter. ``kind`` is bool, int, float, str or list (of whole numbers); ranges include their ends."""
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def accepts(self) -> str:
+        """What fits, in words: "a whole number from 1 to 4096"."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        limits = f" from {self.low} to {self.high}" if self.high is not None else f" of {self.low} or more" if self.low is not None else ""
+        return {list: "whole numbers, as in 1,2,4,", bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind] + limits
+
+    def describe(self) -> str:
+        """One line for ``run ACT --help``."""
+        return f"{self.name}={text_of(self.default)}  {self.help}{f' [{self.unit}]' if self.unit else ''}; {self.accepts()}"
+
+    def coerce(self, text: str) -> Any:
+        """A value from command-line text, by the declared kind and never by the look of the text. Raises BadInput."""
+        stripped = text.strip()
+        try:
+            if self.kind is bool:
+                value = {"true": True, "false": False}[stripped.lower()]
+            elif self.kind is int:
+                value = whole(stripped)
+            elif self.kind is float:
+                value = float(stripped)
+            elif self.kind is list:
+                items = json.loads(stripped) if stripped.startswith("[") else [whole(item.strip()) for item in stripped.split(",")]
+                value = items if isinstance(items, list) else None
+            else:
+                value = text
+        except (ValueError, KeyError):
+            raise self.refuse(text) from None
+        return self.check(value)
+
+    def check(self, value: Any) -> Any:
+        """``value`` itself if it has the declared kind and range; a plain JSON type only. Raises BadInput."""
+        if self.kind is list:
+            if type(value) is not list or not value or any(type(item) is not int for item in value):
+                raise self.refuse(value)
+            if len(set(value)) < len(value):
+                raise BadInput(f"{self.name} is {text_of(value)}, which repeats a value; name each once.")
+        elif type(value) is not self.kind and not (self.kind is float and type(value) is int):
+            raise self.refuse(value)
+        for item in value if self.kind is list else [value]:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise self.refuse(value)
+            outside = self.low is not None and item < self.low or self.high is not None and item > self.high
+            if outside and not isinstance(item, bool):
+                raise BadInput(f"{self.name} is {text_of(value)}, but it must be {self.accepts()}.")
+        if self.choices and value not in self.choices:
+            raise BadInput(f"There is no {self.name} {value!r}{nearest(value, self.choices)}; choose {', '.join(self.choices)}.")
+        return value
+
+    def refuse(self, value: Any) -> BadInput:
+        return BadInput(f"{self.name} is {value!r}, but it must be {self.accepts()}.")
+
+
+def whole(text: str) -> int:
+    """Digits with a sign, nothing else: no 1_000, 0x10, 1e3 or 007."""
+    if str(int(text)) != text.removeprefix("+"):
+        raise ValueError(text)
+    return int(text)
+
+
+def text_of(value: Any) -> str:
+    """A value as one would type it after ``-p name=``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def targets() -> list[str]:
+    """Targets in this repository: those with weights and those with measured rows."""
+    folders = [p for base in (paths.models(), paths.data() / "measured") if base.is_dir() for p in base.iterdir() if p.is_dir()]
+    return sorted({p.name for p in folders})
+
+
+def check_model(name: str, value: str, known: tuple[str, ...] | list[str]) -> None:
+    """A known name, a hub id or an existing path. Raises BadInput with the nearest name."""
+    if value not in known and "/" not in value and not Path(value).expanduser().exists():
+        raise BadInput(f"There is no {name} {value!r}{nearest(value, known)}; choose {', '.join(known)}, or give a path or hub id.")
+
+
+@dataclass(frozen=True)
+class Act:
+    """What can be asked of an Act. ``measure`` names the function that makes its rows, "module:function", "" for none.
+
+    ``reduced`` holds the values that ``reduced=true`` stands for where a parameter is not given.
+    """
+
+    id: str
+    params: tuple[Param, ...]
+    measure: str = ""
+    reduced: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return {p.name: p.default for p in self.params}
+
+    def param(self, name: str) -> Param:
+        for p in self.params:
+            if p.name == name:
+                return p
+        names = [p.name for p in self.params]
+        raise BadInput(f"{self.id} has no parameter {name!r}{nearest(name, names)}; its parameters are {', '.join(names)}.")
+
+    def resolve(self, given: dict[str, Any]) -> dict[str, Any]:
+        """All parameters, ``given`` ones checked and the others at their default. Raises BadInput."""
+        checked = {name: self.param(name).check(value) for name, value in given.items()}
+        values = self.defaults | (self.reduced if checked.get("reduced") else {}) | checked
+        if "target" in values:
+            check_model("target", values["target"], targets() or ["tiny-hybrid"])
+        if "drafter" in values:
+            check_model("drafter", values["drafter"], DRAFTERS)
+        return values
+
+    def parse(self, assignments: list[str]) -> dict[str, Any]:
+        """``name=value`` texts as typed values. Raises BadInput."""
+        given: dict[str, Any] = {}
+        for text in assignments:
+            name, sign, value = text.partition("=")
+            if not sign:
+                raise BadInput(f"The parameter {text!r} has no value; write it as name=value.")
+            if name in given:
+                raise BadInput(f"The parameter {name!r} is given twice; give it once.")
+            given[name] = self.param(name).coerce(value)
+        return given
+
+
+MEASURED = (
+    Param("target", str, "tiny-hybrid", "model that decides every token: a name, folder or hub id"),
+    Param("drafter", str, "uno", "who proposes: uno, ngram, random, or the path of an adapter"),
+    Param("block_sizes", list, [1, 2, 4, 8, 16], "block widths K to measure", "positions", 1, 64),
+    Param("tokens", int, 128, "new tokens a prompt", "tokens", 1, 4096),
+    Param("repeats", int, 3, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
+    Param("dtype", str, "float32", "number format of the target", choices=DTYPES),
+    Param("measure", bool, False, "measure again; otherwise draw from recorded rows"),
+    Param("reduced", bool, False, "a short measurement whose captions say that it is one"),
+    Param("rows", str, "", "row file to draw from; empty for the committed one of the target"),
+)
+ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
+
+ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
+    "act4s": Act("act4s", MEASURED, "specdecode_nb.protocol:measure",
+                 {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8]}),
+    "overview": Act("overview", ()),
+}
+
+
+def get(act: str) -> Act:
+    """The Act called ``act``. Raises BadInput with the nearest name."""
+    if act not in ACTS:
+        raise BadInput(f"There is no Act {act!r}{nearest(act, ACTS)}; `specdecode-nb list` names them.")
+    return ACTS[act]

@@ -1,0 +1,309 @@
+"""What a notebook sees: the page of one Act, with its facts, its rows, and everything it shows.
+
+Whatever is shown gets a number, an id, its origin and a line of metadata by which ``specdecode-nb check`` finds it again.
+:meth:`Page.finish` refuses a page that has left out any published table, criterion, negative result, figure or note.
+"""
+from __future__ import annotations
+
+import base64
+import importlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from IPython.display import display
+
+from .. import paths
+from ..errors import BadInput, nearest
+from ..records import RowFile, load_rows
+from . import acts, figures, palette, tables
+from . import numbers as number_files
+from . import published as facts
+from .numbers import Numbers
+
+OUT, COMMAND = "SPECDECODE_OUT", "SPECDECODE_COMMAND"
+SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def measured_path(act: str, target: str) -> Path:
+    """Where the committed rows of an Act are."""
+    return paths.data() / "measured" / target / f"{act}.json"
+
+
+class Page:
+    """One Act in its notebook.
+
+    Attributes:
+        params: the notebook's parameters, checked.
+        published: the published facts (:class:`.published.Act`); None for the overview.
+        rows: the measured row file, or None where nothing has been measured yet.
+    """
+
+    def __init__(self, act: str, names: Mapping):
+        spec = acts.get(act)
+        absent = next((name for name in spec.defaults if name not in names), None)
+        if absent:
+            raise BadInput(f"The notebook of {act} has no parameter {absent!r}; give it in the cell tagged parameters.")
+        given = {name: names[name] for name in spec.defaults if type(names[name]) is not type(spec.defaults[name]) or names[name] != spec.defaults[name]}
+        self.act, self.params = act, spec.resolve(given)
+        self.published = facts.load(act) if act in paths.ACTS else None
+        self.rows = self._rows(spec)
+        self.numbers = Numbers(act)
+        self.command = os.environ.get(COMMAND, f"specdecode-nb run {act}")
+        self._out = Path(os.environ[OUT]) if OUT in os.environ else None
+        self._count, self._ids, self._shown, self._sources = {"Figure": 0, "Table": 0}, set(), set(), {}
+        for source in (self.published, self.rows):
+            if source is not None:
+                self._sources[source.name] = source.digest
+
+    def _rows(self, spec: acts.Act) -> RowFile | None:
+        if "rows" not in self.params:
+            return None
+        if self.params["rows"]:
+            path = Path(self.params["rows"])
+            found = load_rows(path, path.name if path.is_absolute() else path.as_posix())
+        elif self.params.get("measure"):
+            module, function = spec.measure.split(":")
+            path = getattr(importlib.import_module(module), function)(self.params, Path.cwd() / f"{self.act}.journal")
+            found = load_rows(path)
+        else:
+            path = measured_path(self.act, self.params["target"])
+            if not path.exists():
+                return None
+            found = load_rows(path, path.relative_to(paths.root()).as_posix())
+        if found.act != self.act:
+            raise BadInput(f"{found.name} holds rows of {found.act!r}, this is {self.act!r}; name a row file of this Act.")
+        return found
+
+    # --- where numbers come from ---
+
+    @property
+    def measured_label(self) -> str:
+        """Model, machine, versions and date of the rows; a reduced run says so."""
+        p, c = self.rows.provenance, self.rows.config
+        target, machine, versions, blas = (p.get(k, {}) for k in ("target", "machine", "versions", "blas"))
+        parts = [f"{target.get('name', self.rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"),
+                 f"MLX {versions.get('mlx', '?')}, BLAS {blas.get('name', '?')}", p.get("date", "undated")]
+        return "measured here: " + "; ".join(parts) + ("; a reduced run" if c.get("reduced") else "")
+
+    def label(self, sources: Sequence) -> str:
+        return "; and ".join(self.measured_label if s is self.rows else s.label for s in sources if s is not None)
+
+    def _origin(self, sources: Sequence | None) -> list:
+        chosen = [self.published] if sources is None else list(sources)
+        if not chosen or any(s is None for s in chosen):
+            raise ValueError("Name the sources of this item: page.published, page.rows, or another Act's facts.")
+        self._sources |= {s.name: s.digest for s in chosen}
+        return chosen
+
+    def value(self, table: str, column: str, **where):
+        """One cell of a published table, see :meth:`.published.Act.value`."""
+        return self.published.value(table, column, **where)
+
+    # --- showing ---
+
+    def _show(self, bundle: dict, **metadata) -> None:
+        display(bundle, metadata=metadata, raw=True)
+
+    def _markdown(self, text: str, **about) -> None:
+        self._show({"text/markdown": text, "text/plain": text}, **({"specdecode": about} if about else {}))
+
+    def _identify(self, item: str, kind: str) -> tuple[str, int]:
+        if not SLUG.fullmatch(item):
+            raise ValueError(f"{item!r} is no id; use lower case words joined by hyphens.")
+        full = f"{self.act}-{item}"
+        if (kind, full) in self._ids:
+            raise ValueError(f"The {kind.lower()} id {full!r} is used twice; give each its own.")
+        self._ids.add((kind, full))
+        self._count[kind] += 1
+        return full, self._count[kind]
+
+    def figure(self, figure, id: str, caption: str, alt: str, sources: Sequence | None = None) -> None:
+        """Show a figure and keep it as ``<act>-<id>`` (PNG, SVG, PDF, record).
+
+        Args:
+            caption: what is drawn; the origin is added. ``alt``: what it shows, for those who do not see it (40+ characters).
+            sources: page.published (default), page.rows or both.
+        """
+        caption, chosen = self.numbers.fill(caption), self._origin(sources)
+        alt = self.numbers.fill(alt)
+        if len(alt) < 40 or alt == caption:
+            raise ValueError(f"The alt text of figure {id!r} must tell what the figure shows, in 40 characters or more.")
+        full, number = self._identify(id, "Figure")
+        caption = f"{caption.rstrip('. ')}. ({self.label(chosen)})"
+        made = figures.render(figure, full, caption, [(s.name, s.digest) for s in chosen])
+        sidecar = figures.record(full, made, {"caption": caption, "alt": alt, **self._about(chosen)})
+        if self._out:
+            figures.write(self._out / "figures", full, made, sidecar)
+        self._show({"image/png": base64.b64encode(made["png"]).decode(), "text/plain": f"[figure {full}: {alt}]"}, filename=f"{full}.png",
+                   specdecode={"figure": full, "sha256": figures.sha256(sidecar.encode())}, **{"image/png": {"alt": alt}})
+        self._markdown(f"**Figure {number}** (`{full}`). {caption}")
+
+    def _about(self, chosen: Sequence) -> dict:
+        return {"act": self.act, "sources": [{"file": s.name, "sha256": s.digest} for s in chosen], "command": self.command}
+
+    def show(self, frame: pd.DataFrame, id: str, caption: str, fmt: Mapping[str, str] | None = None, sources: Sequence | None = None,
+             full: pd.DataFrame | None = None) -> None:
+        """Show a table and keep it as ``<act>-<id>`` (CSV, LaTeX, Markdown, record).
+
+        ``fmt`` gives a column its number format; ``frame.attrs["units"]`` its unit. Where ``frame`` is an extract,
+        ``full`` is what goes to the files.
+        """
+        caption, chosen = self.numbers.fill(caption), self._origin(sources)
+        whole, number = self._identify(id, "Table")
+        caption = f"{caption.rstrip('. ')}. ({self.label(chosen)})"
+        keep = frame if full is None else full
+        formats = {k: v for k, v in (fmt or {}).items() if k in keep.columns}
+        record = tables.prepare(whole, keep, caption, {"caption": caption, **self._about(chosen)}, formats)
+        if self._out:
+            tables.write(self._out / "figures" / "tables", record)
+        cut = "" if full is None else f" {len(frame)} of {len(full)} rows and {len(frame.columns)} of {len(full.columns)} columns; all of it in `figures/tables/{whole}.csv`."
+        self._markdown(f"**Table {number}** (`{whole}`). {caption}{cut}")
+        self._show({"text/html": tables.as_html(frame, fmt), "text/plain": tables.as_text(frame, fmt)},
+                   specdecode={"table": whole, "sha256": figures.sha256(record[f"{whole}.json"].encode())})
+
+    def table(self, table: str, columns: Sequence[str] | None = None, rows: Callable[[dict], bool] | None = None, caption: str = "",
+              fmt: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> None:
+        """Show a published table; ``columns`` and ``rows`` (a test on a row) fold a long one, the files keep all of it.
+
+        ``names`` renames columns for reading; arms are shown by their names in the legends.
+        """
+        source = self.published.table(table)
+        whole = source.frame()
+        unknown = next((c for c in [*(columns or ()), *(names or ())] if c not in whole.columns), None)
+        if unknown:
+            raise BadInput(f"Table {table} has no column {unknown!r}{nearest(unknown, whole.columns)}; its columns are {', '.join(whole.columns)}.")
+        shown = whole if rows is None else whole[[bool(rows(r)) for r in whole.to_dict("records")]]
+        shown = shown[list(columns)] if columns else shown
+        if not len(shown):
+            raise BadInput(f"No row of table {table} passes the test; change it.")
+        units = {(names or {}).get(k, k): u for k, u in whole.attrs["units"].items()}
+        if "arm" in shown.columns:
+            shown = shown.assign(arm=[palette.label(a) if isinstance(a, str) else a for a in shown["arm"]])
+        shown = shown.rename(columns=dict(names or {}))
+        shown.attrs = {"units": units}
+        folded = len(shown) < len(whole) or len(shown.columns) < len(whole.columns)
+        self._shown.add(("table", table))
+        text = f"{(caption or source.title).rstrip('. ')}. Source: {source.source}"
+        self.show(shown, table.replace("_", "-").lower(), text, fmt, full=whole if folded else None)
+
+    def say(self, text: str) -> None:
+        """Prose with numbers: ``[[name]]`` stands for a recorded number; an unknown name is an error."""
+        used = sorted({m.strip() for m in number_files.USE.findall(text)})
+        self._markdown(self.numbers.fill(text), numbers={n: self.numbers.text(n) for n in used})
+
+    def number(self, name: str, value, fmt: str = "", unit: str = "", source: str | None = None) -> str:
+        """Record a number of this Act for prose, JSON and LaTeX; returns it formatted. ``source``: file or table it comes from."""
+        return self.numbers.record(name, value, fmt, unit, source if source is not None else (self.published or self.rows).name)
+
+    def check(self, claim: str, holds: bool) -> None:
+        """The claim just made, tested on the data; a claim that does not hold stops the notebook."""
+        if not bool(holds):
+            raise AssertionError(f"This does not hold: {claim}")
+        self._markdown(f"Checked: {self.numbers.fill(claim)}.")
+
+    # --- published parts ---
+
+    def opening(self) -> None:
+        """The question, and what was run on what."""
+        f = self.published.facts
+        self._shown.add(("opening", ""))
+        self._markdown(f"**The question.** {f.question}\n\n**Origin of the published numbers.** {self.published.label}.")
+        self.show(pd.DataFrame({"what": list(f.setup), "published": [str(v) for v in f.setup.values()]}), "setup", "What was run on what")
+
+    def criteria(self, rows: Callable[[facts.Criterion], bool] | None = None, id: str = "criteria", caption: str = "Criteria fixed before the run") -> None:
+        """Each criterion with threshold, observation and outcome; ``rows`` picks some, so that long lists can be split."""
+        chosen = [c for c in self.published.facts.criteria if rows is None or rows(c)]
+        self._shown |= {("criterion", c.id) for c in chosen}
+        outcome = {True: "passed", False: "FAILED", None: "not judged"}
+        self.show(pd.DataFrame([{"criterion": c.id, "statement": c.statement, "threshold": c.threshold, "observed": c.observed, "outcome": outcome[c.passed]}
+                                for c in chosen]), id, caption)
+
+    def negative(self, beginning: str, kills: str | None = None, meaning: str = "", names: Mapping[str, str] | None = None) -> None:
+        """One negative result, found by the beginning of its hypothesis.
+
+        Args:
+            kills: key of the number that kills it, ``meaning`` what that number is; ``names`` says what the other keys are.
+        """
+        n = self.published.negative(beginning)
+        self._shown.add(("negative", n.hypothesis))
+        if n.numbers and kills not in n.numbers:
+            raise BadInput(f"{n.hypothesis!r} has no number {kills!r}{nearest(kills, n.numbers)}; it has {', '.join(n.numbers)}.")
+        lines = [f"> **Hypothesis.** {n.hypothesis}.", f"> **Observed.** {n.observed}."]
+        if n.numbers:
+            lines.append(f"> **The number that kills it.** {meaning or kills.replace('_', ' ')}: **{tables.plain(n.numbers[kills])}**")
+            rest = [f"{(names or {}).get(k, k.replace('_', ' '))} {tables.plain(v)}" for k, v in n.numbers.items() if k != kills]
+            lines += [f"> Beside it: {'; '.join(rest)}."] if rest else []
+        lines.append(f"> Source: `{n.source}` ({self.published.label}).")
+        self._markdown("\n>\n".join(lines), negative=n.hypothesis)
+
+    def merit(self) -> None:
+        """The published figures of merit, with the interval where one was published; each becomes a number."""
+        entries = self.published.facts.figures_of_merit
+        for m in entries:
+            name = "merit_" + "_".join(re.findall(r"[a-z0-9]+", m.name.lower()))
+            self.number(name, m.value, "", m.unit, f"{self.published.name}: {m.source}")
+        self._shown.add(("merit", ""))
+        self.show(pd.DataFrame([{"figure of merit": m.name, "value": tables.plain(m.value), "unit": m.unit,
+                                 "95 % interval": f"[{tables.plain(m.ci[0])}, {tables.plain(m.ci[1])}]" if m.ci else None, "source": m.source} for m in entries]),
+                  "figures-of-merit", "Published figures of merit")
+
+    def note(self, beginning: str) -> None:
+        """A published note, by its beginning, where it bites."""
+        found = [n for n in self.published.facts.notes if n.startswith(beginning)]
+        if len(found) != 1:
+            raise BadInput(f"{len(found)} notes of {self.act} begin with {beginning!r}{nearest(beginning, self.published.facts.notes)}.")
+        self._shown.add(("note", found[0]))
+        self._markdown(f"> **Note.** {found[0]}")
+
+    def verdict(self) -> None:
+        """The verdict, word for word."""
+        self._shown.add(("verdict", ""))
+        self._markdown(f"**Published verdict** ({self.published.label}):\n\n> **{self.published.facts.verdict}**")
+
+    # --- measured here ---
+
+    def measured(self) -> bool:
+        """True if there are rows; otherwise says in one line that there are none and which command would make them."""
+        if self.rows is not None:
+            return True
+        target = self.params.get("target", "tiny-hybrid")
+        can = acts.get(self.act).measure
+        how = f"`specdecode-nb run {self.act} -p measure=true` would" if can else f"no command measures this Act yet; `specdecode-nb run {self.act} -p rows=FILE` draws rows from elsewhere"
+        self._markdown(f"**Not measured here yet** on {target}: {how}.")
+        return False
+
+    def provenance(self) -> None:
+        """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""
+        entries = [{"what": "source", "which": f"{name} (sha256 {digest[:16]})"} for name, digest in self._sources.items()]
+        if self.rows is not None:
+            p = self.rows.provenance
+            entries += [{"what": f"measured: {key}", "which": flat(p[key])} for key in p] + [{"what": "settings", "which": flat(self.rows.config)}]
+        entries.append({"what": "drawn by", "which": self.command})
+        self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from", sources=[s for s in (self.published, self.rows) if s is not None])
+
+    def finish(self) -> None:
+        """Close the page: everything published has been shown, numbers are kept, and the notebook counts as whole."""
+        gaps, f = [], self.published.facts if self.published else None
+        if f:
+            wanted = [("opening", ""), ("verdict", "")] + [("merit", "")] * bool(f.figures_of_merit) + [("table", t.id) for t in f.tables]
+            wanted += [("criterion", c.id) for c in f.criteria] + [("negative", n.hypothesis) for n in f.negative_results] + [("note", n) for n in f.notes]
+            gaps = [f"{kind} {which[:60]}".strip() for kind, which in wanted if (kind, which) not in self._shown]
+        if gaps:
+            raise AssertionError(f"This page leaves out {len(gaps)} published items: {'; '.join(gaps)}")
+        if self._out:
+            number_files.write(self._out / "figures", self.act, self.numbers.items)
+        done = f"{self._count['Table']} tables, {self._count['Figure']} figures, {len(self.numbers.items)} numbers."
+        if f:
+            done += f" All {len(f.tables)} published tables, {len(f.criteria)} criteria and {len(f.negative_results)} negative results are on this page."
+        digest = figures.sha256(number_files.canonical(self.numbers.items).encode())
+        self._markdown(done, finished=self.act, sources=self._sources, numbers_sha256=digest)
+
+
+def flat(value) -> str:
+    """A record in one line."""
+    if isinstance(value, dict):
+        return "; ".join(f"{k} {flat(v)}" for k, v in value.items() if v is not None)
+    return ", ".join(map(flat, value)) if isinstance(value, list) else str(value)
