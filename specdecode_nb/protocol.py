@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from . import paths
-from .decoder import Session, generate
+from .decoder import generate
 from .drafters import NOISE_SEED, load_drafter
 from .environment import provenance
 from .errors import BadInput

@@ -131,7 +131,7 @@ def suffix_loss(adapted, gate, target: Target, ids, rows, kind: str):
     return objective_sum(student, teacher, kind) / (n * (r + 1))
 
 
-def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length: int, seed: int, batch: int = 32) -> np.ndarray:
+def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length: int, seed: int, batch: int = 136) -> np.ndarray:
     """n windows [n, length]: ``prefix`` tokens of text, then the target's own greedy continuation."""
     rng = np.random.default_rng(stream_seed(seed, DATA_SAMPLING, 0))
     starts = rng.integers(0, len(tokens) - prefix - 1, n)
