@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from IPython.display import display
 
 from .. import paths
 from ..errors import BadInput, nearest
-from ..records import RowFile, load_rows
+from ..records import RowFile, load_rows, sha256
 from . import acts, figures, palette, tables
 from . import numbers as number_files
 from . import published as facts
@@ -30,6 +31,15 @@ SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 def measured_path(act: str, target: str) -> Path:
     """Where the committed rows of an Act are."""
     return paths.data() / "measured" / target / f"{act}.json"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A source like the others, for illustrations."""
+
+    name: str
+    digest: str
+    label: str = "worked out on this page; no model is involved"
 
 
 class Page:
@@ -97,6 +107,12 @@ class Page:
             raise ValueError("Name the sources of this item: page.published, page.rows, or another Act's facts.")
         self._sources |= {s.name: s.digest for s in chosen}
         return chosen
+
+    @property
+    def computed(self) -> Computed:
+        """The origin of what a page works out by itself, without a model or a published figure: its own text source."""
+        path = paths.notebooks() / "source" / f"{self.act}.py"
+        return Computed(path.relative_to(paths.root()).as_posix(), sha256(path.read_bytes()))
 
     def value(self, table: str, column: str, **where):
         """One cell of a published table, see :meth:`.published.Act.value`."""
@@ -168,7 +184,7 @@ class Page:
               fmt: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> None:
         """Show a published table; ``columns`` and ``rows`` (a test on a row) fold a long one, the files keep all of it.
 
-        ``names`` renames columns for reading; arms are shown by their names in the legends.
+        ``names`` renames columns for reading; arms are shown by their names in the legends, unless ``names`` has the column.
         """
         source = self.published.table(table)
         whole = source.frame()
@@ -180,14 +196,14 @@ class Page:
         if not len(shown):
             raise BadInput(f"No row of table {table} passes the test; change it.")
         units = {(names or {}).get(k, k): u for k, u in whole.attrs["units"].items()}
-        if "arm" in shown.columns:
+        if "arm" in shown.columns and "arm" not in (names or {}):
             shown = shown.assign(arm=[palette.label(a) if isinstance(a, str) else a for a in shown["arm"]])
         shown = shown.rename(columns=dict(names or {}))
         shown.attrs = {"units": units}
         folded = len(shown) < len(whole) or len(shown.columns) < len(whole.columns)
         self._shown.add(("table", table))
         text = f"{(caption or source.title).rstrip('. ')}. Source: {source.source}"
-        self.show(shown, table.replace("_", "-").lower(), text, fmt, full=whole if folded else None)
+        self.show(shown, table.removeprefix(f"{self.act}_").replace("_", "-").lower(), text, fmt, full=whole if folded else None)
 
     def say(self, text: str) -> None:
         """Prose with numbers: ``[[name]]`` stands for a recorded number; an unknown name is an error."""
