@@ -5,17 +5,22 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import mlx.core as mx
-
 from . import paths
+from .backend import mx
 from .errors import BadInput, nearest
 from .lora import load_adapter
 from .streams import BENCH_NOISE, stream_seed
 from .targets import Target
-from .transaction import Transaction
+from .transaction import SCHEMES, Transaction
 
 NAMES = ("uno", "ngram", "random")
 NOISE_SEED = 20260905  # the published stream of the benchmark
+
+
+def _whole(name: str, value, least: int | None = None) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        raise BadInput(f"{name} is {value!r}; give a whole number{'' if least is None else f', {least} or more'}.")
+    return value
 
 
 @dataclass
@@ -47,7 +52,10 @@ class UnoDrafter:
 
     def __init__(self, target: Target, model, gate, name: str = "uno", keep_seed: bool = True, noise_seed: int = NOISE_SEED,
                  scheme: str = "tape", metadata: dict | None = None):
-        self.name, self.keep_seed, self.noise_seed, self.scheme = name, keep_seed, noise_seed, scheme
+        if scheme not in SCHEMES[:2]:
+            raise BadInput(f"There is no scheme {scheme!r} for drafting; choose {' or '.join(SCHEMES[:2])}.")
+        self.target, self.name, self.keep_seed, self.scheme = target, name, bool(keep_seed), scheme
+        self.noise_seed = _whole("noise_seed", noise_seed)
         self.metadata = metadata or {}
         self._model, self._gate, self._vocab = model, gate, target.vocab_size
         self._masks: dict[int, mx.array] = {}
@@ -72,7 +80,8 @@ class NgramDrafter:
     """Prompt lookup: the k-1 tokens that followed the latest earlier occurrence of the last ``order`` tokens (5.4)."""
 
     def __init__(self, order: int = 2):
-        self.name, self.order = f"ngram_{order}", order
+        self.order = _whole("order", order, 1)
+        self.name = f"ngram_{order}"
 
     def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
         guess, tail = k - 1, history[-self.order :]
@@ -89,7 +98,7 @@ class RandomDrafter:
     """Proposes k-1 uniform ids: the floor of every drafter and a test that nothing depends on the draft."""
 
     def __init__(self, vocab: int, seed: int = 0):
-        self.name, self._vocab, self._seed = "random", vocab, seed
+        self.name, self._vocab, self._seed = "random", vocab, _whole("seed", seed)
 
     def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
         draw = random.Random(stream_seed(self._seed, BENCH_NOISE, cycle))

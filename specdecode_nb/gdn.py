@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-import mlx.core as mx
-import mlx.nn as nn
+from .backend import mx, nn  # isort: skip
+
 from mlx_lm.models.cache import ArraysCache
 from mlx_lm.models.gated_delta import compute_g, normalize_qk
 from mlx_lm.models.qwen3_5 import GatedDeltaNet
@@ -210,6 +210,6 @@ def adopt(layer: GatedDeltaNet) -> TapedGatedDeltaNet:
     """A taped layer that shares the parameters of ``layer``; the stock layer is left as it is."""
     taped = TapedGatedDeltaNet.__new__(TapedGatedDeltaNet)
     nn.Module.__init__(taped)
-    taped.__dict__.update(layer.__dict__)
+    taped.__dict__.update(layer.__dict__, _no_grad=set(layer._no_grad))
     dict.update(taped, layer)
     return taped

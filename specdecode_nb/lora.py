@@ -9,8 +9,8 @@ import json
 import os
 from pathlib import Path
 
-import mlx.core as mx
-import mlx.nn as nn
+from .backend import mx, nn  # isort: skip
+
 from mlx.utils import tree_flatten, tree_unflatten
 
 from .errors import BadInput
@@ -58,7 +58,7 @@ def share(module: nn.Module) -> nn.Module:
     """A new tree of modules over the same arrays; replacing a submodule in it leaves the original alone."""
     new = type(module).__new__(type(module))
     nn.Module.__init__(new)
-    new.__dict__.update(module.__dict__)
+    new.__dict__.update(module.__dict__, _no_grad=set(module._no_grad))  # freezing one must not freeze the other
     for name, value in module.items():
         if isinstance(value, nn.Module):
             value = share(value)
@@ -110,7 +110,7 @@ def load_adapter(path: Path, model):
     """
     found = read_safetensors(path)
     suffix = {name: name[name.index("layers.") :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
-    if len(suffix) != len(found) or not found:
+    if len(set(suffix.values())) != len(found) or not found:
         odd = min(set(found) - set(suffix), default="nothing")
         raise BadInput(f"The file {path.name!r} is not an adapter: it holds {odd!r}, not only lora_a and lora_b of layers.")
     # the part before "layers." differs between exports of the same model
@@ -119,7 +119,7 @@ def load_adapter(path: Path, model):
     unknown = [m for m in modules if m not in PUBLISHED + DELTANET]
     if unknown:
         raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")
-    rank = next(v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a")) if any(v.ndim == 2 for v in found.values()) else 0
+    rank = next((v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a") and v.ndim == 2), 0)
     metadata = _metadata(path)
     adapted, gate = attach(model, rank, modules, float(metadata.get("scale", SCALE)))
     expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, path.name)

@@ -3,23 +3,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .backend import mx  # isort: skip
+
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models import qwen3_5
+from mlx_lm.models.cache import KVCache
+from mlx_lm.utils import load_tokenizer
+from safetensors import SafetensorError, safe_open
+
 from . import paths
-from .blas import select
 from .errors import BadInput, nearest
-
-select()  # before MLX loads its matrix products
-
-import mlx.core as mx  # noqa: E402
-from mlx.utils import tree_flatten, tree_map  # noqa: E402
-from mlx_lm.models import qwen3_5  # noqa: E402
-from mlx_lm.models.cache import KVCache  # noqa: E402
-from mlx_lm.utils import load_tokenizer  # noqa: E402
-from safetensors import SafetensorError, safe_open  # noqa: E402
-
-from .gdn import RecurrentCache, adopt  # noqa: E402
+from .gdn import RecurrentCache, adopt
 
 EMBEDDED = ("tiny-hybrid",)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
@@ -99,29 +97,47 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise BadInput(f"The file config.json of target {name!r} is not valid JSON ({error}); restore it.") from None
+    if not isinstance(config, dict):
+        raise BadInput(f"The file config.json of target {name!r} holds no settings; restore it.")
     if config.get("model_type") != "qwen3_5":
         raise BadInput(f"Target {name!r} has model type {config.get('model_type')!r}; this version supports qwen3_5.")
-    try:
+    with _blaming(f"The config.json of target {name!r} does not describe a Qwen3.5 model"):
         model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
-    except (TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError) as error:
-        raise BadInput(f"The config.json of target {name!r} does not describe a Qwen3.5 model ({error}).") from None
     weights = {}
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise BadInput(f"Target {name!r} has no model.safetensors; restore the file.")
     for path in files:
         weights |= read_safetensors(path)
-    weights = model.sanitize(weights)
+    with _blaming(f"The weights of target {name!r} are not those of a Qwen3.5 model"):
+        weights = model.sanitize(weights)
     expect({k: v.shape for k, v in tree_flatten(model.parameters())}, {k: v.shape for k, v in weights.items()}, files[0].name)
     model.load_weights(list(weights.items()))
     model.update(tree_map(lambda v: v.astype(DTYPES[dtype]), model.parameters()))
     model.eval()
     take_over(model)
     mx.eval(model.parameters())
+    with _blaming(f"The tokenizer of target {name!r} cannot be read"):
+        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
     text = model.language_model.args
-    tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
-    return Target(model, tokenizer, name if name in EMBEDDED else folder.resolve().name, dtype,
-                  text.max_position_embeddings, text.vocab_size)
+    target = Target(model, tokenizer, name if name in EMBEDDED else folder.resolve().name, dtype,
+                    text.max_position_embeddings, text.vocab_size)
+    with _blaming(f"The config.json of target {name!r} does not fit its weights or its tokenizer"):
+        # one row through the model, so that a setting of the wrong kind is found before any work
+        mx.eval(model(mx.array([[0]]), cache=target.make_cache()))
+        if not all(0 <= i < target.vocab_size for i in target.eos_ids) or not target.context > 0:
+            raise ValueError(f"end ids {sorted(target.eos_ids)}, context {target.context}")
+    return target
+
+
+@contextmanager
+def _blaming(complaint: str):
+    """Whatever a library raises about a file that it cannot take becomes one sentence that names the file."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"{complaint} ({reason.rstrip('.')}); restore the files of the target.") from None
 
 
 def take_over(model) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import mlx.core as mx
+from .backend import mx  # isort: skip
+
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from .gdn import RecurrentCache, Tape, replay_step

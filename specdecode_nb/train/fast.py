@@ -5,8 +5,8 @@ A degree-6 polynomial on the fractional exponent agrees with it to 3e-7 relative
 """
 from __future__ import annotations
 
-import mlx.core as mx
-import mlx.nn as nn
+from ..backend import mx, nn  # isort: skip
+
 from mlx_lm.models.qwen3_next import Qwen3NextMLP
 
 _LOG2E = 1.4426950408889634
@@ -48,6 +48,6 @@ class TrainingMLP(Qwen3NextMLP):
 def adopt_mlp(mlp: Qwen3NextMLP) -> TrainingMLP:
     fast = TrainingMLP.__new__(TrainingMLP)
     nn.Module.__init__(fast)
-    fast.__dict__.update(mlp.__dict__)
+    fast.__dict__.update(mlp.__dict__, _no_grad=set(mlp._no_grad))
     dict.update(fast, mlp)
     return fast

@@ -14,20 +14,15 @@ import os
 import time
 from pathlib import Path
 
+from ..backend import mx, nn  # isort: skip
+
+import mlx.optimizers as optim
 import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models import qwen3_5
 
-from ..blas import select
-
-select()  # before MLX loads its matrix products
-
-import mlx.core as mx  # noqa: E402
-import mlx.nn as nn  # noqa: E402
-import mlx.optimizers as optim  # noqa: E402
-from mlx.utils import tree_flatten, tree_unflatten  # noqa: E402
-from mlx_lm.models import qwen3_5  # noqa: E402
-
-from ..gdn import adopt  # noqa: E402
-from .fast import adopt_mlp  # noqa: E402
+from ..gdn import adopt
+from .fast import adopt_mlp
 
 CONFIG = {
     "model_type": "qwen3_5", "architectures": ["Qwen3_5ForCausalLM"],

@@ -15,17 +15,16 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..backend import mx, nn  # isort: skip
+
+import mlx.optimizers as optim
 import numpy as np
 
 from ..gdn import RecurrentCache, Tape
 from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, save_adapter
 from ..streams import DATA_SAMPLING, EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
-from ..targets import Target, load_target, mx
-
-import mlx.nn as nn  # noqa: E402
-import mlx.optimizers as optim  # noqa: E402
-
-from .fast import adopt_mlp  # noqa: E402
+from ..targets import Target, load_target
+from .fast import adopt_mlp
 
 MODULES = {"published": PUBLISHED, "all": PUBLISHED + DELTANET}
 
