@@ -19,9 +19,10 @@ from ..backend import mx, nn  # isort: skip
 
 import mlx.optimizers as optim
 import numpy as np
+from mlx.utils import tree_unflatten
 
 from ..gdn import RecurrentCache, Tape
-from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, save_adapter
+from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, load_adapter, save_adapter
 from ..streams import DATA_SAMPLING, EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target
 from .fast import adopt_mlp
@@ -37,13 +38,13 @@ class Recipe:
     modules: str = "all"
     objective: str = "ce"
     own_text: bool = True
-    block: int = 8
+    block: int = 5
     corruption: str = "full"
-    lr: float = 2e-3
-    warmup: int = 20
-    steps: int = 400
-    windows: int = 2
-    anchors: int = 64
+    lr: float = 6e-4
+    warmup: int = 30
+    steps: int = 1000
+    windows: int = 256
+    blocks: int = 128
     seed: int = 20260903
 
 
@@ -66,29 +67,46 @@ class _AnchoredKV:
         return mx.concatenate([self._keys, keys], axis=2), mx.concatenate([self._values, values], axis=2)
 
 
-def clean_pass(target: Target, ids: mx.array):
-    """One frozen pass over ids [B, W]. Returns logits [B, W, V] and the caches, with the state after each row recorded."""
-    cache = target.make_cache()
-    for c in cache:
-        if isinstance(c, RecurrentCache):
-            c.tape = Tape(keep_states=True)
-    logits = target.model(ids, cache=cache)
-    return logits, cache
+@dataclass
+class CleanPass:
+    """One frozen pass over windows ids [P, W]: logits [P, W, V], and per layer either what a recurrent layer held after
+    every row (states [P, W, Hv, Dv, Dk] and convolution rows) or the keys and values. Reused by every step."""
+
+    ids: mx.array
+    logits: mx.array
+    layers: list
 
 
-def branch(cache: list, window_of: mx.array, anchors: mx.array) -> list:
+def clean_pass(target: Target, ids, batch: int = 16) -> CleanPass:
+    parts = []
+    for first in range(0, len(ids), batch):
+        rows, cache = mx.array(ids[first : first + batch]).astype(mx.int32), target.make_cache()
+        for c in cache:
+            if isinstance(c, RecurrentCache):
+                c.tape = Tape(keep_states=True)
+        logits = target.model(rows, cache=cache)
+        layers = [(mx.stack(c.tape.states, axis=1), c.tape.conv_rows) if isinstance(c, RecurrentCache) else
+                  tuple(mx.contiguous(a) for a in c.keys_and_values()) for c in cache]
+        mx.eval(logits, layers)
+        parts.append((rows, logits, layers))
+    join = lambda arrays: mx.concatenate(arrays) if len(arrays) > 1 else arrays[0]  # noqa: E731
+    layers = [tuple(join([p[2][i][j] for p in parts]) for j in (0, 1)) for i in range(len(parts[0][2]))]
+    done = CleanPass(join([p[0] for p in parts]), join([p[1] for p in parts]), layers)
+    mx.eval(done.ids, done.logits, done.layers)
+    return done
+
+
+def branch(target: Target, clean: CleanPass, window_of: mx.array, anchors: mx.array) -> list:
     """Caches for blocks that go on after row ``anchors[n]`` of window ``window_of[n]``; both int [N]."""
     result = []
-    for c in cache:
+    for c, (first, second) in zip(target.make_cache(), clean.layers):
         if isinstance(c, RecurrentCache):
-            b = RecurrentCache()
-            width = c.tape.conv_before.shape[1]
+            width = second.shape[1] - clean.ids.shape[1]
             rows = anchors[:, None] + 1 + mx.arange(width)[None]
-            b[0] = c.tape.conv_rows[window_of[:, None], rows]
-            b[1] = mx.stack(c.tape.states, axis=1)[window_of, anchors]
-            result.append(b)
+            c[0], c[1] = second[window_of[:, None], rows], first[window_of, anchors]
+            result.append(c)
         else:
-            result.append(_AnchoredKV(*c.keys_and_values(), window_of, anchors))
+            result.append(_AnchoredKV(first, second, window_of, anchors))
     return result
 
 
@@ -147,28 +165,24 @@ def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length:
     return np.concatenate(made)
 
 
-def _blocks(target, windows, recipe: Recipe, step: int, stream: int, lowest: int):
-    """Clean pass, anchors and draft rows of one step; everything without gradient."""
+def _blocks(target, clean: CleanPass, recipe: Recipe, step: int, stream: int, lowest: int):
+    """Anchors, draft rows, caches and teacher logits of one step; everything without gradient."""
     rng = np.random.default_rng(stream_seed(recipe.seed, DATA_SAMPLING if stream == TRAIN_NOISE else stream, step + 1))
     r = recipe.block - 1
-    ids = mx.array(windows[rng.choice(len(windows), recipe.windows, replace=False)].astype(np.int32))
-    anchors = mx.array(rng.integers(lowest, ids.shape[1] - r - 1, recipe.windows * recipe.anchors))
-    window_of = mx.array(np.repeat(np.arange(recipe.windows), recipe.anchors))
-    logits, cache = clean_pass(target, ids)
+    window_of = mx.array(rng.integers(0, len(clean.ids), recipe.blocks))
+    anchors = mx.array(rng.integers(lowest, clean.ids.shape[1] - r - 1, recipe.blocks))
     at = anchors[:, None] + 1 + mx.arange(r)[None]
-    teacher = logits[window_of[:, None], at]
-    rows = corrupt(ids[window_of[:, None], at], target.vocab_size, recipe, step, stream)
-    caches = branch(cache, window_of, anchors)
-    mx.eval(teacher, rows, [[c[0], c[1]] if isinstance(c, RecurrentCache) else [c._keys, c._values] for c in caches])
-    return rows, caches, teacher
+    teacher = clean.logits[window_of[:, None], at]
+    rows = corrupt(clean.ids[window_of[:, None], at], target.vocab_size, recipe, step, stream)
+    return rows, branch(target, clean, window_of, anchors), teacher
 
 
-def agreement(target, adapted, gate, windows, recipe: Recipe, batches: int = 4, lowest: int = 16) -> dict:
+def agreement(target, adapted, gate, clean: CleanPass, recipe: Recipe, batches: int = 4, lowest: int = 16) -> dict:
     """Teacher-forced on held-out windows under full noise: match per slot, mean accepted prefix, L1 distance a row."""
     full = Recipe(**(asdict(recipe) | {"corruption": "full"}))
     matches, l1 = [], []
     for b in range(batches):
-        rows, caches, teacher = _blocks(target, windows, full, b, EVAL_NOISE, lowest)
+        rows, caches, teacher = _blocks(target, clean, full, b, EVAL_NOISE, lowest)
         gate.rows(mx.ones(rows.shape))
         student = adapted(rows, cache=caches)
         matches.append(np.array(mx.argmax(student, -1) == mx.argmax(teacher, -1)))
@@ -179,22 +193,28 @@ def agreement(target, adapted, gate, windows, recipe: Recipe, batches: int = 4, 
             "prefix_k8": round(float(np.cumprod(m, 1).sum(1).mean()), 4)}
 
 
-def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Recipe, lowest: int = 16, say=print):
+def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Recipe, lowest: int = 16, say=print, start: dict | None = None):
     """Train an adapter; the target's weights are untouched by construction (compare its digest before and after).
+
+    ``start`` holds the tensors of an earlier adapter to go on from, with fresh moments.
 
     Returns:
         (adapted model, gate, log) with the loss every 10 steps and the teacher-forced agreement every 100.
     """
+    clean, unseen = clean_pass(target, windows[: recipe.windows]), clean_pass(target, heldout)
     adapted, gate = attach(target.model, recipe.rank, MODULES[recipe.modules], seed=recipe.seed)
+    if start:
+        adapted.update(tree_unflatten(list(start.items())))
     for layer in adapted.layers:
         layer.mlp = adopt_mlp(layer.mlp)
     schedule = lambda s: recipe.lr * min((s + 1) / recipe.warmup, 1.0) * max(0.05, 1 - s / recipe.steps)  # noqa: E731
-    optimizer = optim.AdamW(recipe.lr, weight_decay=0.0)
+    # without the bias correction the first hundred steps are several times too long, and the drafts fall to unigrams
+    optimizer = optim.AdamW(recipe.lr, betas=[0.9, 0.98], weight_decay=0.0, bias_correction=True)
     step_loss = nn.value_and_grad(adapted, lambda m, *a: branch_loss(m, gate, *a, recipe.objective))
     log, began, quiet = {"loss": [], "agreement": []}, time.perf_counter(), 0
-    log["agreement"].append([0, agreement(target, adapted, gate, heldout, recipe, lowest=lowest)])
+    log["agreement"].append([0, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)])
     for step in range(recipe.steps):
-        loss, grads = step_loss(adapted, *_blocks(target, windows, recipe, step, TRAIN_NOISE, lowest))
+        loss, grads = step_loss(adapted, *_blocks(target, clean, recipe, step, TRAIN_NOISE, lowest))
         grads, norm = optim.clip_grad_norm(grads, 1.0)
         optimizer.learning_rate = schedule(step)
         optimizer.update(adapted, grads)
@@ -203,9 +223,10 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
         if not np.isfinite(loss.item()) or quiet >= 5:
             raise FloatingPointError(f"Training stopped at step {step}: loss {loss.item()}, gradient norm {norm.item():.2g}; lower the rate.")
         if (step + 1) % 10 == 0:
-            log["loss"].append([step + 1, round(loss.item(), 4)])
+            log["loss"].append([step + 1, round(loss.item(), 4), round(norm.item(), 3)])
+            say(*log["loss"][-1], flush=True)
         if (step + 1) % 100 == 0 or step + 1 == recipe.steps:
-            log["agreement"].append([step + 1, agreement(target, adapted, gate, heldout, recipe, lowest=lowest)])
+            log["agreement"].append([step + 1, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)])
             say(step + 1, loss.item(), log["agreement"][-1][1], f"{time.perf_counter() - began:.0f} s", flush=True)
     log["seconds"] = round(time.perf_counter() - began, 1)
     return adapted, gate, log
@@ -217,17 +238,18 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--target", default="tiny-hybrid")
     parser.add_argument("--own-text", action=argparse.BooleanOptionalAction, default=Recipe.own_text)
+    parser.add_argument("--start", type=Path, help="an adapter of the same rank and modules to go on from")
     parser.add_argument("--windows-file", type=Path, help="cache of the target's own windows")
     parser.add_argument("--window", type=int, default=384)
     parser.add_argument("--text-windows", type=int, default=512)
-    for name in ("rank", "block", "steps", "anchors", "seed"):
+    for name in ("rank", "block", "steps", "blocks", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Recipe, name))
     parser.add_argument("--lr", type=float, default=Recipe.lr)
     parser.add_argument("--modules", choices=MODULES, default=Recipe.modules)
     parser.add_argument("--objective", choices=("tv", "ce"), default=Recipe.objective)
     parser.add_argument("--corruption", choices=("full", "uniform"), default=Recipe.corruption)
     o = parser.parse_args()
-    recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.block, o.corruption, o.lr, steps=o.steps, anchors=o.anchors, seed=o.seed)
+    recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.block, o.corruption, o.lr, steps=o.steps, blocks=o.blocks, seed=o.seed)
     target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
     before = target.digest()
     if o.windows_file and o.windows_file.exists():
@@ -239,12 +261,16 @@ def main() -> None:
     n = (len(tokens) - 1) // o.window
     text = tokens[: n * o.window].reshape(n, o.window)
     windows = own[32:] if recipe.own_text else text
-    adapted, gate, log = train(target, windows, own[:32], recipe, lowest=128)
+    before_that = []
+    if o.start:
+        earlier, _, metadata = load_adapter(o.start, target.model)
+        before_that = [*metadata.get("earlier_recipes", []), metadata["recipe"]]
+    adapted, gate, log = train(target, windows, own[:32], recipe, lowest=128, start=adapter_weights(earlier) if o.start else None)
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; the adapter is void.")
-    save_adapter(o.out, adapted, {"scale": 16.0, "recipe": asdict(recipe), "target": target.name, "target_digest": before,
+    save_adapter(o.out, adapted, {"scale": 16.0, "recipe": asdict(recipe), "earlier_recipes": before_that, "target": target.name, "target_digest": before,
                                   "parameters": sum(v.size for v in adapter_weights(adapted).values())})
-    o.out.with_suffix(".json").write_text(json.dumps({"recipe": asdict(recipe), "target_digest": before, "log": log}, indent=1) + "\n")
+    o.out.with_suffix(".json").write_text(json.dumps({"recipe": asdict(recipe), "earlier_recipes": before_that, "target_digest": before, "log": log}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
