@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     from .book.errors import RunFailed
 
+    # read by MLX when it is first imported; a user's own value stands
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")
     try:
         options = parser().parse_args(argv)
         return {"list": list_acts, "run": run, "figures": figures, "build": build, "check": check, "generate": generate, "doctor": doctor}[options.command](options)
