@@ -149,9 +149,10 @@ def suffix_loss(adapted, gate, target: Target, ids, rows, kind: str):
 
 
 def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length: int, seed: int, batch: int = 136) -> np.ndarray:
-    """n windows [n, length]: ``prefix`` tokens of text, then the target's own greedy continuation."""
+    """n windows [n, length]: the first ``prefix`` tokens of a document, then the target's own greedy continuation."""
     rng = np.random.default_rng(stream_seed(seed, DATA_SAMPLING, 0))
-    starts = rng.integers(0, len(tokens) - prefix - 1, n)
+    begins = np.concatenate([[0], np.flatnonzero(tokens == 0) + 1])
+    starts = rng.choice(begins[begins + prefix < len(tokens)], n, replace=False)
     made = []
     for first in range(0, n, batch):
         rows = np.stack([tokens[s : s + prefix] for s in starts[first : first + batch]]).astype(np.int32)
