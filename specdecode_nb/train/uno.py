@@ -202,7 +202,8 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
     Returns:
         (adapted model, gate, log) with the loss every 10 steps and the teacher-forced agreement every 100.
     """
-    clean, unseen = clean_pass(target, windows[: recipe.windows]), clean_pass(target, heldout)
+    chosen = np.random.default_rng(recipe.seed).permutation(len(windows))[: recipe.windows]
+    clean, unseen = clean_pass(target, windows[chosen]), clean_pass(target, heldout)
     adapted, gate = attach(target.model, recipe.rank, MODULES[recipe.modules], seed=recipe.seed)
     if start:
         adapted.update(tree_unflatten(list(start.items())))
