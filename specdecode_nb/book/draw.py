@@ -42,7 +42,7 @@ def _finish(ax, x: str, y: str, title: str, legend: bool, columns: int = 1):
     if title:
         ax.set_title(title)
     if legend:
-        ax.legend(ncols=columns)
+        ax.legend(loc="best", ncols=columns)  # named, or a slow machine makes matplotlib warn
     return ax.figure
 
 
@@ -60,8 +60,10 @@ def lines(series: Mapping[str, tuple], x: str, y: str, title: str = "", log_x: b
         for i, (name, (xs, ys, *band)) in enumerate(series.items()):
             look = style(name, i)
             keep = [(a, b) for a, b in zip(xs, ys) if b is not None and not pd.isna(b)]
+            strokes = look.marker in "x+1"  # markers without a face: a white edge would hide them
             sns.lineplot(x=[a for a, _ in keep], y=[b for _, b in keep], ax=ax, color=look.color, marker=look.marker, linestyle=look.dash,
-                         markeredgecolor="white", markeredgewidth=0.5, label=look.label, errorbar=None, estimator=None, legend=False)
+                         markeredgecolor=look.color if strokes else "white", markeredgewidth=1.2 if strokes else 0.5, label=look.label,
+                         errorbar=None, estimator=None, legend=False)
             if band:
                 ax.fill_between(xs, band[0], band[1], color=look.color, alpha=0.16, linewidth=0)
             ticks |= {a for a, _ in keep}
@@ -115,14 +117,20 @@ def bars(names: Sequence[str], groups: Mapping[str, Sequence[float]], y: str, ti
             heights = np.array([np.nan if v is None else v for v in values], dtype=float)
             place = at + (i - (len(groups) - 1) / 2) * width
             colors = [style(n, 0).color for n in names] if len(groups) == 1 else look.color
-            drawn = ax.bar(place, heights, width * 0.9, color=colors, hatch=HATCHES[i % len(HATCHES)] if len(groups) > 1 else "", edgecolor="white",
+            ax.bar(place, heights, width * 0.9, color=colors, hatch=HATCHES[i % len(HATCHES)] if len(groups) > 1 else "", edgecolor="white",
                            linewidth=0.6, label=look.label)
-            if low is not None and len(groups) == 1:
+            whiskers = low is not None and len(groups) == 1
+            if whiskers:
                 ax.errorbar(place, heights, yerr=[heights - np.array(low, float), np.array(high, float) - heights], fmt="none", ecolor=BLACK,
                             elinewidth=1.1, capsize=3)
-            if fmt:
-                ax.bar_label(drawn, [f"{h:{fmt}}" for h in heights], fontsize=7.4, padding=6 if low is not None else 2)
-        texts = ["\n".join(textwrap.wrap(label(n), max(8, 84 // len(names)), break_long_words=False)) for n in names]
+            if fmt:  # beyond the whisker, on white, so that no line crosses it
+                ends = [b if h >= 0 else a for a, b, h in zip(low, high, heights)] if whiskers else heights
+                for x_at, end, h in zip(place, ends, heights):
+                    if np.isnan(h):
+                        continue
+                    ax.annotate(f"{h:{fmt}}", (x_at, end), xytext=(0, 4 if h >= 0 else -4), textcoords="offset points", ha="center", fontsize=7.4,
+                                va="bottom" if h >= 0 else "top", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+        texts = ["\n".join(textwrap.wrap(label(n), max(8, 84 // len(names)), break_long_words=False, break_on_hyphens=False)) for n in names]
         wide = max(len(part) for text in texts for part in text.split("\n")) * len(texts) > 90
         ax.set_xticks(at, texts, rotation=28 if wide else 0, ha="right" if wide else "center", rotation_mode="anchor" if wide else "default")
         ax.grid(axis="x", visible=False)
@@ -147,7 +155,8 @@ def stacked(names: Sequence[str], parts: Mapping[str, Sequence[float]], x: str, 
         ax.invert_yaxis()
         ax.margins(x=0.09)
         ax.grid(axis="y", visible=False)
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(parts))
+        wide = sum(len(label(p)) + 5 for p in parts) > 64
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2 if wide else len(parts))
         ax.set_xlabel(x)
         if title:
             ax.figure.suptitle(title, fontsize=9.6, fontweight="bold", x=0.01, ha="left")
@@ -164,7 +173,9 @@ def dots(names: Sequence[str], series: Mapping[str, Sequence[float]], x: str, ti
         _reference(ax, reference, vertical=True)
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.5, -0.5)
-        return _finish(ax, x, "", title, len(series) > 1)
+        if len(series) > 1:  # above the axes: inside, its marks would read as data
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(series), handletextpad=0.2)
+        return _finish(ax, x, "", title, False)
 
 
 def scatter(groups: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, title: str = "", names: Mapping[str, Sequence[str]] | None = None,

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def render(figure, figure_id: str, caption: str, sources: Sequence[tuple[str, st
     made = {}
     for kind, about in metadata.items():
         buffer = io.BytesIO()
-        with mpl.rc_context(LOOK | {"svg.hashsalt": figure_id}):
+        with mpl.rc_context(LOOK | {"svg.hashsalt": figure_id}), warnings.catch_warnings():
+            # the search for a free corner warns by the clock, so a busy machine would fail a build
+            warnings.filterwarnings("ignore", 'Creating legend with loc="best"', UserWarning)
             figure.savefig(buffer, format=kind, dpi=DPI, metadata=about)
         made[kind] = buffer.getvalue()
     if len(made["png"]) > INLINE_LIMIT:

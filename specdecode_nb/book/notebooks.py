@@ -122,7 +122,7 @@ def execute(act: str, params: dict, staging: Path, cwd: Path, command: str, sour
         book = papermill.execute_notebook(
             book, str(saved).replace("{", "{{").replace("}", "}}"), parameters=params, kernel_name="python3", progress_bar=False, cwd=str(cwd),
             start_timeout=120, execution_timeout=timeout, record_timing=False, kernel_manager_class=kernel_manager(environment(staging, command)),
-            extra_arguments=["--IPKernelApp.log_level=ERROR", "--HistoryManager.enabled=False"])
+            extra_arguments=["--IPKernelApp.log_level=CRITICAL", "--HistoryManager.enabled=False"])
     except papermill.PapermillExecutionError as error:
         failure = f"{error.ename}: {error.evalue}"
     except (RuntimeError, OSError, ValueError) as error:  # a dead kernel, a time limit, an invalid notebook

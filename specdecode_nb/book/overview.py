@@ -4,23 +4,28 @@ from __future__ import annotations
 import pandas as pd
 
 from .. import paths, statistics
-from ..records import load_rows
-from . import palette, published
+from ..records import RowFile, load_rows
+from . import palette, published, verdicts
+
+
+def rows_of(act: str) -> dict[str, RowFile]:
+    """The committed row files of an Act by target."""
+    return {p.parent.name: load_rows(p, p.relative_to(paths.root()).as_posix()) for p in sorted((paths.data() / "measured").glob(f"*/{act}.json"))}
 
 
 def measured(act: str) -> str:
     """What the committed rows of an Act say, in one phrase for each target; "not measured" without rows."""
     found = []
-    for path in sorted((paths.data() / "measured").glob(f"*/{act}.json")):
-        rows = load_rows(path).of("decode")
+    for target, file in rows_of(act).items():
+        rows = file.of("decode")
         arms = {arm for arm in statistics.by(rows, "arm") if arm not in ("ar", "ar_mlx_lm")}
         if not arms:
-            found.append(f"{path.parent.name}: recorded")
+            found.append(f"{target}: recorded")
             continue
         entries = {e["arm"]: e["x plain"] for e in statistics.summarise(rows)}
         best = max(arms, key=entries.get)
         clean = {e["arm"]: e["x plain"] for e in statistics.summarise(statistics.loop_free(rows))} if statistics.loop_free(rows) else {}
-        found.append(f"{path.parent.name}: {palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else ""))
+        found.append(f"{target}: {palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else ""))
     return "; ".join(found) or "not measured"
 
 
@@ -37,13 +42,18 @@ def lines() -> list[str]:
 
 
 def ledger() -> pd.DataFrame:
-    """Every criterion and every negative result: act, kind, statement, published outcome."""
+    """Every criterion and every negative result: act, kind, id, statement, outcome as published and as measured here."""
     outcome = {True: "passed", False: "FAILED", None: "not judged"}
+    here = {target: verdicts.claims(rows.of("decode")) for target, rows in rows_of("act4s").items()}
     entries = []
     for act in paths.ACTS:
         f = published.load(act).facts
-        entries += [{"act": act, "kind": "criterion", "id": c.id, "statement": f"{c.statement} ({c.threshold})", "published": f"{outcome[c.passed]}: {c.observed}"}
-                    for c in f.criteria]
-        entries += [{"act": act, "kind": "negative", "id": f"N{n}", "statement": r.hypothesis, "published": f"REFUTED: {r.observed}"}
+        entries += [{"act": act, "kind": "criterion", "id": c.id, "statement": f"{c.statement} ({c.threshold})", "published": f"{outcome[c.passed]}: {c.observed}",
+                     "claim": c.id} for c in f.criteria]
+        entries += [{"act": act, "kind": "negative result", "id": f"N{n}", "statement": r.hypothesis, "published": r.observed, "claim": r.hypothesis}
                     for n, r in enumerate(f.negative_results, 1)]
+    for e in entries:
+        claim = e.pop("claim")
+        found = [f"{target}: {judged[claim]}" for target, judged in here.items() if e["act"] == "act4s" and claim in judged]
+        e["here"] = "; ".join(found) or "not measured"
     return pd.DataFrame(entries)

@@ -42,6 +42,15 @@ class Computed:
     label: str = "worked out on this page; no model is involved"
 
 
+def measured_label(rows: RowFile) -> str:
+    """Model, machine, versions and date of measured rows; a reduced run says so."""
+    p, c = rows.provenance, rows.config
+    target, machine, versions, blas = (p.get(k, {}) for k in ("target", "machine", "versions", "blas"))
+    parts = [f"{target.get('name', rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"),
+             f"MLX {versions.get('mlx', '?')}, BLAS {blas.get('name', '?')}", p.get("date", "undated")]
+    return "measured here: " + "; ".join(parts) + ("; a reduced run" if c.get("reduced") else "")
+
+
 class Page:
     """One Act in its notebook.
 
@@ -91,15 +100,10 @@ class Page:
 
     @property
     def measured_label(self) -> str:
-        """Model, machine, versions and date of the rows; a reduced run says so."""
-        p, c = self.rows.provenance, self.rows.config
-        target, machine, versions, blas = (p.get(k, {}) for k in ("target", "machine", "versions", "blas"))
-        parts = [f"{target.get('name', self.rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"),
-                 f"MLX {versions.get('mlx', '?')}, BLAS {blas.get('name', '?')}", p.get("date", "undated")]
-        return "measured here: " + "; ".join(parts) + ("; a reduced run" if c.get("reduced") else "")
+        return measured_label(self.rows)
 
     def label(self, sources: Sequence) -> str:
-        return "; and ".join(self.measured_label if s is self.rows else s.label for s in sources if s is not None)
+        return "; and ".join(measured_label(s) if isinstance(s, RowFile) else s.label for s in sources if s is not None)
 
     def _origin(self, sources: Sequence | None) -> list:
         chosen = [self.published] if sources is None else list(sources)
@@ -161,17 +165,17 @@ class Page:
         return {"act": self.act, "sources": [{"file": s.name, "sha256": s.digest} for s in chosen], "command": self.command}
 
     def show(self, frame: pd.DataFrame, id: str, caption: str, fmt: Mapping[str, str] | None = None, sources: Sequence | None = None,
-             full: pd.DataFrame | None = None) -> None:
+             full: pd.DataFrame | None = None, full_fmt: Mapping[str, str] | None = None) -> None:
         """Show a table and keep it as ``<act>-<id>`` (CSV, LaTeX, Markdown, record).
 
         ``fmt`` gives a column its number format; ``frame.attrs["units"]`` its unit. Where ``frame`` is an extract,
-        ``full`` is what goes to the files.
+        ``full`` is what goes to the files, with the formats ``full_fmt`` (default: those of ``fmt`` that it has columns for).
         """
         caption, chosen = self.numbers.fill(caption), self._origin(sources)
         whole, number = self._identify(id, "Table")
         caption = f"{caption.rstrip('. ')}. ({self.label(chosen)})"
         keep = frame if full is None else full
-        formats = {k: v for k, v in (fmt or {}).items() if k in keep.columns}
+        formats = full_fmt if full_fmt is not None else {k: v for k, v in (fmt or {}).items() if k in keep.columns}
         record = tables.prepare(whole, keep, caption, {"caption": caption, **self._about(chosen)}, formats)
         if self._out:
             tables.write(self._out / "figures" / "tables", record)
@@ -181,7 +185,7 @@ class Page:
                    specdecode={"table": whole, "sha256": figures.sha256(record[f"{whole}.json"].encode())})
 
     def table(self, table: str, columns: Sequence[str] | None = None, rows: Callable[[dict], bool] | None = None, caption: str = "",
-              fmt: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> None:
+              fmt: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None, sources: Sequence | None = None) -> None:
         """Show a published table; ``columns`` and ``rows`` (a test on a row) fold a long one, the files keep all of it.
 
         ``names`` renames columns for reading; arms are shown by their names in the legends, unless ``names`` has the column.
@@ -203,7 +207,10 @@ class Page:
         folded = len(shown) < len(whole) or len(shown.columns) < len(whole.columns)
         self._shown.add(("table", table))
         text = f"{(caption or source.title).rstrip('. ')}. Source: {source.source}"
-        self.show(shown, table.removeprefix(f"{self.act}_").replace("_", "-").lower(), text, fmt, full=whole if folded else None)
+        old = {new: name for name, new in (names or {}).items()}
+        original = {old.get(k, k): spec for k, spec in (fmt or {}).items()}
+        formats = {(names or {}).get(k, k): spec for k, spec in original.items()}
+        self.show(shown, table.removeprefix(f"{self.act}_").replace("_", "-").lower(), text, formats, sources, whole if folded else None, original)
 
     def say(self, text: str) -> None:
         """Prose with numbers: ``[[name]]`` stands for a recorded number; an unknown name is an error."""
@@ -298,7 +305,8 @@ class Page:
             p = self.rows.provenance
             entries += [{"what": f"measured: {key}", "which": flat(p[key])} for key in p] + [{"what": "settings", "which": flat(self.rows.config)}]
         entries.append({"what": "drawn by", "which": self.command})
-        self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from", sources=[s for s in (self.published, self.rows) if s is not None])
+        self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from",
+                  sources=[s for s in (self.published, self.rows) if s is not None] or [self.computed])
 
     def finish(self) -> None:
         """Close the page: everything published has been shown, numbers are kept, and the notebook counts as whole."""
