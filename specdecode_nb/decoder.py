@@ -21,12 +21,14 @@ PREFILL_ROWS = 512  # bounds the attention scores of a long prompt; shared by ev
 class Session:
     """Caches of one target and the ids they stand for: ``tokens`` is everything committed, prompt included.
 
-    The caches have consumed ``tokens[:-1]``. Pass a session to :func:`generate` or :func:`stream` to go on from it.
+    The caches have consumed ``tokens[:-1]``. Pass a session to :func:`generate` or :func:`stream` to go on from it; one
+    generation at a time may use it.
     """
 
     target: Target
     cache: list = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    busy: bool = field(default=False, init=False)
 
     def __post_init__(self):
         self.cache = self.cache or self.target.make_cache()
@@ -95,12 +97,12 @@ def check(target: Target, prompt, k: int, max_tokens: int, temperature: float, s
     if isinstance(prompt, str):
         ids = target.encode(prompt)
     else:
-        ids = list(prompt) if isinstance(prompt, Sequence) else None
+        ids = list(prompt) if isinstance(prompt, Sequence) and not isinstance(prompt, bytes) else None
         if ids is None or not all(whole(i) for i in ids):
             raise BadInput("The prompt must be text or a list of token ids; convert it.")
-        if ids and not 0 <= min(ids) <= max(ids) < target.vocab_size:
-            odd = next(i for i in ids if not 0 <= i < target.vocab_size)
-            raise BadInput(f"The prompt holds id {odd}, outside the vocabulary of {target.vocab_size}; encode it with this target's tokenizer.")
+    if ids and not 0 <= min(ids) <= max(ids) < target.vocab_size:
+        odd = next(i for i in ids if not 0 <= i < target.vocab_size)
+        raise BadInput(f"The prompt holds id {odd}, outside the vocabulary of {target.vocab_size}; encode it with this target's tokenizer.")
     if not ids:
         raise BadInput("The prompt is empty; give at least one token.")
     if not whole(k) or k < 1:
@@ -135,7 +137,8 @@ def generate(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int =
     """
     run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text=False)
     tokens = [t for cycle in run.cycles() for t in cycle[0]]
-    text = run.stops.text if run.stops.want_text else target.decode(tokens)
+    # without stop texts, "stop" means an end-of-text id, which has no text
+    text = run.stops.text if run.stops.want_text else target.decode(tokens[:-1] if run.reason == "stop" else tokens)
     return Result(tokens, text, run.reason, run.stats, run.session)
 
 
@@ -167,6 +170,10 @@ class _Run:
         earlier = len(session.tokens) if session else 0
         if session is not None and session.target is not target:
             raise BadInput("The session belongs to another target; make a new one.")
+        if drafter is not None and not callable(getattr(drafter, "draft", None)):
+            raise BadInput(f"The drafter is {drafter!r}; make one with load_drafter, or give None to decode plainly.")
+        if getattr(drafter, "target", target) is not target:
+            raise BadInput(f"The drafter {drafter.name!r} was made for another target; load it for this one.")
         self.ids = check(target, prompt, k, max_tokens, temperature, seed, scheme, earlier)
         self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
         self.target, self.drafter, self.k, self.scheme, self.seed = target, drafter, k, scheme, seed
@@ -177,13 +184,16 @@ class _Run:
         """Yield (tokens, origins, texts) of each cycle, committed already."""
         if self.stops.room == 0:
             return
-        began = time.perf_counter()
-        rows = self.session.feed(self.ids)
-        s = self.stats
-        s.prefill_seconds = time.perf_counter() - began
-        s.forwards, s.forward_tokens = int(rows > 0), rows
+        if self.session.busy:
+            raise BadInput("Another generation is using this session; finish or close it first.")
+        self.session.busy = True
         rounds = self._plain() if self.drafter is None else self._speculative()
         try:
+            began = time.perf_counter()
+            rows = self.session.feed(self.ids)
+            s = self.stats
+            s.prefill_seconds = time.perf_counter() - began
+            s.forwards, s.forward_tokens = int(rows > 0), rows
             for cycle in rounds:
                 s.tokens += len(cycle[0])
                 s.wall_seconds = time.perf_counter() - began
@@ -194,6 +204,7 @@ class _Run:
                     return
         finally:
             rounds.close()
+            self.session.busy = False
 
     def _plain(self):
         """One row a step. The next step is started before this one's token is read, and undone if it was the last."""
@@ -222,11 +233,12 @@ class _Run:
 
     def _speculative(self):
         while True:
-            saved = snapshot(self.session.cache)
+            saved, length = snapshot(self.session.cache), len(self.session.tokens)
             try:
                 cycle = self._cycle()
             except BaseException:
                 restore(self.session.cache, saved)
+                del self.session.tokens[length:]
                 raise
             yield cycle
 
@@ -266,7 +278,8 @@ class _Run:
             s.forward_tokens += len(rows)
         session.tokens.extend(candidate[:kept])
         full = accepted == len(draft.tokens)
-        origins = ["target"] * draft.exact + ["draft"] * (accepted - draft.exact) + ["bonus" if full else "correction"]
+        last = "target" if not draft.tokens else "bonus" if full else "correction"
+        origins = ["target"] * draft.exact + ["draft"] * (accepted - draft.exact) + [last]
         s.accepted_per_cycle.append(max(0, min(kept, accepted) - draft.exact))
         s.offered_per_cycle.append(max(0, len(draft.tokens) - draft.exact))
         s.committed_per_cycle.append(kept)

@@ -110,9 +110,11 @@ def load_adapter(path: Path, model):
     """
     found = read_safetensors(path)
     suffix = {name: name[name.index("layers.") :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
-    if len(set(suffix.values())) != len(found) or not found:
+    if len(suffix) != len(found) or not found:
         odd = min(set(found) - set(suffix), default="nothing")
         raise BadInput(f"The file {path.name!r} is not an adapter: it holds {odd!r}, not only lora_a and lora_b of layers.")
+    if len(set(suffix.values())) != len(found):
+        raise BadInput(f"The adapter {path.name!r} names one tensor under two prefixes; export it again.")
     # the part before "layers." differs between exports of the same model
     found = {"language_model.model." + suffix[name]: value for name, value in found.items()}
     modules = tuple(dict.fromkeys(".".join(name.split(".")[4:6]) for name in sorted(found)))
@@ -121,7 +123,7 @@ def load_adapter(path: Path, model):
         raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")
     rank = next((v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a") and v.ndim == 2), 0)
     metadata = _metadata(path)
-    adapted, gate = attach(model, rank, modules, float(metadata.get("scale", SCALE)))
+    adapted, gate = attach(model, rank, modules, float(metadata["scale"]))
     expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, path.name)
     adapted.update(tree_unflatten([(k, v.astype(mx.float32)) for k, v in found.items()]))
     mx.eval(adapter_weights(adapted))
@@ -131,6 +133,9 @@ def load_adapter(path: Path, model):
 def _metadata(path: Path) -> dict:
     _, metadata = mx.load(str(path), return_metadata=True)
     try:
-        return json.loads(metadata.get("adapter", "{}"))
-    except ValueError:
-        raise BadInput(f"The metadata of {path.name!r} is not JSON; export the adapter again.") from None
+        read = {"scale": SCALE} | json.loads(metadata.get("adapter", "{}"))
+        if not 0 < float(read["scale"]) < float("inf"):
+            raise ValueError(f"scale {read['scale']!r}")
+        return read
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"The metadata of {path.name!r} cannot be read ({error}); export the adapter again.") from None

@@ -19,9 +19,9 @@ class Stops:
     """
 
     def __init__(self, target, eos, stop: str | Sequence[str], budget: int, want_text: bool):
-        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        self.stop = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Sequence) else (stop,)
         if not all(isinstance(s, str) and s for s in self.stop):
-            raise BadInput(f"stop is {stop!r}; give texts that are not empty.")
+            raise BadInput(f"stop is {stop!r}; give a text or a list of texts, none of them empty.")
         self._target, self._eos, self.room = target, frozenset(eos), budget
         self.want_text = want_text or bool(self.stop)
         self.reason: str | None = None

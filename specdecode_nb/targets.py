@@ -117,6 +117,8 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
     model.eval()
     take_over(model)
     mx.eval(model.parameters())
+    if not (folder / "tokenizer.json").is_file():  # transformers would make an empty one
+        raise BadInput(f"The tokenizer of target {name!r} is missing; restore tokenizer.json.")
     with _blaming(f"The tokenizer of target {name!r} cannot be read"):
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
     text = model.language_model.args
@@ -150,16 +152,20 @@ def take_over(model) -> None:
 
 
 def read_safetensors(path: Path) -> dict:
-    """All tensors of a file, after its header has been checked against its size. Raises BadInput."""
+    """All tensors of a file, after its header has been checked against its size; numbers are finite. Raises BadInput."""
     try:
         with safe_open(str(path), framework="numpy") as handle:
             handle.keys()
-        return mx.load(str(path))
+        tensors = mx.load(str(path))
+        odd = next((name for name, value in sorted(tensors.items()) if not mx.isfinite(value).all().item()), None)
     except FileNotFoundError:
         raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
     except (SafetensorError, RuntimeError, ValueError, OSError) as error:
         raise BadInput(f"The file {path.name!r} is not a whole safetensors file ({str(error).splitlines()[0]}); "
                        "restore or download it again.") from None
+    if odd is not None:
+        raise BadInput(f"The tensor {odd!r} in {path.name!r} holds numbers that are not finite; restore or download the file again.")
+    return tensors
 
 
 def expect(wanted: dict, found: dict, file: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
 from specdecode_nb.transaction import SCHEMES, Transaction
-from toy import PROMPT, VOCAB, bits, clean, hybrid, recurrent, reference_cache, same_bits
+from toy import PROMPT, VOCAB, bits, clean, equal, hybrid, recurrent, reference_cache, same_bits
 
 WIDEST = 17
 BLOCK = [int(i) for i in np.random.default_rng(3).integers(1, VOCAB, WIDEST + 1)]
@@ -39,10 +39,6 @@ def oracle(target, prefix):
         forward(target, [i], cache)
         found.append(bits(cache))
     return found
-
-
-def equal(a, b):
-    return len(a) == len(b) and all(x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b))
 
 
 @pytest.fixture(scope="module", params=STARTS)

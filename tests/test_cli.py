@@ -1,0 +1,175 @@
+"""The commands: exit statuses, one sentence, nothing written on bad input."""
+import json
+import sys
+import types
+
+import pytest
+
+import specdecode_nb
+import synthetic
+from book_tools import REPOSITORY, tree
+from specdecode_nb import cli, paths
+from specdecode_nb.book import notebooks
+from specdecode_nb.book.errors import RunFailed
+from specdecode_nb.records import Journal, load_rows
+
+
+def call(capsys, *words):
+    status = cli.main(list(words))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder; no notebook is really executed."""
+    monkeypatch.chdir(tmp_path)
+    executed = []
+    monkeypatch.setattr(notebooks, "run", lambda act, params, out, command: executed.append((act, params, command)) or [out / f"{act}.ipynb"])
+    return tmp_path, executed
+
+
+@pytest.mark.parametrize("words, says", [
+    (["run", "act4ss"], "did you mean 'act4s'"), (["run"], "No Act is named"), (["run", "act4s", "-p", "tokns=4"], "did you mean 'tokens'"),
+    (["run", "act4s", "-p", "tokens=four"], "whole number from 1 to 4096"), (["run", "act4s", "-p", "block_sizes=0,4"], "from 1 to 64"), (["run", "act4s", "-p", "tokens"], "name=value"),
+    (["run", "act4s", "-p", "target=tiny-hybird"], "did you mean 'tiny-hybrid'"), (["run", "act4s", "-p", "drafter=uon"], "did you mean 'uno'"), (["run", "act4s", "-p", "dtype=int8"], "float32"),
+    (["run", "act4s", "-p", "rows=none.json"], "none.json"), (["run", "act4s", "--resume"], "measure=true"), (["run", "act4s", "-p", "rows=a", "-p", "measure=true"], "one of them"),
+    (["run", "act4s", "--out", str(paths.data() / "x")], "committed data/"), (["run", "act4s", "--out", "/dev/null/x"], "choose another"), (["figures", "act4s", "--to", str(paths.figures())], "committed"),
+    (["figures", "act4q", "--to", "x"], "act4"), (["figures"], "--to"), (["frobnicate"], "invalid choice"), ([], "COMMAND"), (["generate", " "], "prompt is empty"),
+    (["generate", "x", "-k", "four"], "invalid int value"), (["check", "--rebild"], "--rebild"), (["run", "act4s", "--ou", "x"], "--ou")])
+def test_bad_input_is_one_sentence_status_2_and_nothing_written(capsys, here, words, says):
+    status, out, err = call(capsys, *words)
+    assert status == 2 and out == "" and says in err and err.startswith("specdecode-nb: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert not list(here[0].iterdir()) and not here[1]
+
+
+def test_list_has_one_line_an_act(capsys):
+    status, out, err = call(capsys, "list")
+    assert status == 0 and err == "" and [line.split()[0] for line in out.splitlines()] == list(paths.ACTS)
+    assert all(" | published: " in line and " | here: " in line for line in out.splitlines())
+
+
+def test_help_of_an_act_names_every_parameter_with_type_and_range(capsys):
+    status, out, _ = call(capsys, "run", "act4s", "--help")
+    assert status == 0 and "block_sizes=1,2,4,8,16" in out and "tokens=128" in out and "a whole number from 1 to 4096" in out and "measure=false" in out
+    assert call(capsys, "run", "--help")[0] == 0
+
+
+def test_run_passes_only_what_differs_and_prints_paths(capsys, here):
+    status, out, err = call(capsys, "run", "act4s", "-p", "tokens=64", "-p", "repeats=3")
+    assert (status, out, err) == (0, "out/act4s/act4s.ipynb\n", "")
+    assert here[1] == [("act4s", {"tokens": 64}, "specdecode-nb run act4s -p tokens=64 -p repeats=3")]
+
+
+def test_rows_are_found_from_the_folder_of_the_results(capsys, here):
+    synthetic.write(here[0] / "mine.json")
+    assert call(capsys, "run", "act4s", "-p", "rows=mine.json", "--out", "a/b")[0] == 0
+    assert here[1][0][1] == {"rows": "../../mine.json"} and here[1][0][2] == "specdecode-nb run act4s"
+
+
+def test_a_row_file_with_nan_or_of_another_schema_is_refused(capsys, here):
+    path = synthetic.write(here[0] / "mine.json")
+    for old, new, says in (('"schema": 1', '"schema": 9', "schema 9"), ('"cores": 2', '"cores": NaN', "not finite at provenance.machine.cores")):
+        path.write_text(synthetic.write(here[0] / "good.json").read_text().replace(old, new))
+        status, _, err = call(capsys, "run", "act4s", "-p", "rows=mine.json")
+        assert status == 2 and says in err and "mine.json" in err and not here[1]
+
+
+@pytest.fixture
+def protocol(monkeypatch):
+    """A measuring function that writes invented rows through a journal and may stop half way."""
+    module = types.ModuleType("specdecode_nb.protocol")
+    module.calls, module.stop_after = [], None
+
+    def measure(params, journal, progress=None, resume=False):
+        module.calls.append(dict(params))
+        with Journal(journal, act="act4s", target="invented", provenance={"date": "2026-01-01"}, config={"tokens": params["tokens"], "reduced": params["reduced"]}, resume=resume) as rows:
+            for n, row in enumerate(synthetic.rows(per_category=1, repeats=1, widths=(2,))):
+                if n < len(rows):
+                    continue
+                if module.stop_after is not None and n >= module.stop_after:
+                    raise KeyboardInterrupt
+                rows.append(row)
+                if progress:
+                    progress(len(rows), 100, "row")
+            return rows.finish()
+
+    module.measure = measure
+    monkeypatch.setitem(sys.modules, "specdecode_nb.protocol", module)
+    return module
+
+
+def test_a_measured_act_measures_first_and_draws_from_its_own_rows(capsys, here, protocol):
+    status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "o", "--resume")
+    assert status == 0 and err == "" and out.splitlines() == ["o/act4s.ipynb", "o/act4s.json"]
+    assert protocol.calls[0]["tokens"] == 64 and protocol.calls[0]["reduced"] is True
+    assert here[1][0][1]["rows"] == "act4s.json" and load_rows(here[0] / "o" / "act4s.json").config["reduced"]
+
+
+def test_an_interrupted_measurement_is_kept_refused_without_resume_and_gone_on_with(capsys, here, protocol):
+    words = ["run", "act4s", "-p", "measure=true", "--out", "o"]
+    protocol.stop_after = 5
+    status, out, err = call(capsys, *words)
+    assert status == 1 and "--resume" in err and out == "" and not here[1]
+    assert len((here[0] / "o" / "act4s.journal").read_text().splitlines()) == 6
+    protocol.stop_after = None
+    status, _, err = call(capsys, *words)
+    assert status == 2 and "unfinished" in err and "--resume" in err and len(protocol.calls) == 1
+    status, _, err = call(capsys, *words, "-p", "tokens=64", "--resume")
+    assert status == 2 and "config.tokens was 128, now 64" in err
+    assert call(capsys, *words, "--resume")[0] == 0
+    rows = load_rows(here[0] / "o" / "act4s.json").rows
+    assert rows == synthetic.rows(per_category=1, repeats=1, widths=(2,)) and not (here[0] / "o" / "act4s.journal").exists()
+
+
+def test_a_run_that_fails_has_status_1(capsys, here, monkeypatch):
+    def fail(*_):
+        raise RunFailed("act4s stopped in cell 3 (x): NameError: x.")
+
+    monkeypatch.setattr(notebooks, "run", fail)
+    status, out, err = call(capsys, "run", "act4s")
+    assert (status, out, err) == (1, "", "specdecode-nb: act4s stopped in cell 3 (x): NameError: x.\n")
+
+
+def test_generate_prints_text_then_one_line_of_statistics(capsys, monkeypatch):
+    stats = types.SimpleNamespace(tokens=12, wall_seconds=0.5, forwards=9, cycles=4, accepted_per_cycle=[1, 3, 0, 0], offered_per_cycle=[3, 3, 3, 3])
+    asked = []
+    monkeypatch.setattr(specdecode_nb, "load_target", lambda name: types.SimpleNamespace(name=name), raising=False)
+    monkeypatch.setattr(specdecode_nb, "load_drafter", lambda name, target: name and types.SimpleNamespace(name=name), raising=False)
+    monkeypatch.setattr(specdecode_nb, "generate", lambda target, prompt, **options: asked.append(options) or types.SimpleNamespace(
+        text="two\nlines", tokens=[], finish_reason="length", stats=stats), raising=False)
+    status, out, _ = call(capsys, "generate", "Hello", "-k", "4", "--max-tokens", "12")
+    assert status == 0 and out == "two\nlines\n[12 tokens in 0.50 s (24.0 tok/s); 1.33 tokens per forward; accepted 4 of 12 drafted, 3.00 tokens per cycle; tiny-hybrid with uno, k=4; ended by length]\n"
+    stats.cycles = 0
+    assert "tiny-hybrid alone" in call(capsys, "generate", "Hello", "--drafter", "none")[1]
+    assert asked[0]["k"] == 4 and asked[0]["max_tokens"] == 12 and asked[1]["drafter"] is None
+
+
+def test_doctor_prints_its_rows(capsys, monkeypatch):
+    from specdecode_nb import environment
+
+    monkeypatch.setattr(environment, "doctor", lambda: [("python", "3.11", "fine"), ("BLAS", "reference", "")])
+    assert call(capsys, "doctor") == (0, "python  3.11       fine\nBLAS    reference\n", "")
+
+
+def test_build_run_figures_and_check_of_a_small_book(capsys, tmp_path, monkeypatch):
+    root = tree(tmp_path / "book")
+    monkeypatch.setenv("SPECDECODE_ROOT", str(root))
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call(capsys, "check")
+    assert status == 1 and "overview" in err and "build" in err
+    assert call(capsys, "build") == (0, "book/notebooks/overview.ipynb\n", "")
+    assert call(capsys, "check") == (0, "Every derived file agrees with its source.\n", "")
+    committed = {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    status, out, err = call(capsys, "figures", "--to", "paper")
+    assert status == 0 and err == ""
+    made = {p.relative_to(tmp_path).as_posix() for p in (tmp_path / "paper").rglob("*") if p.is_file()}
+    assert made == set(out.split()) and {"paper/overview-curve.pdf", "paper/tables/overview-small.csv", "paper/numbers.tex", "paper/captions.tex"} <= made
+    assert all((root / "figures" / p.relative_to(tmp_path / "paper")).read_bytes() == p.read_bytes() for p in (tmp_path / "paper").rglob("*-*"))
+    assert committed == {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    assert json.loads((tmp_path / "paper" / "captions.json").read_text())["overview-curve"].startswith("Survival")
+
+
+def test_the_commands_of_the_contract_are_there():
+    text = cli.parser().format_help()
+    assert all(word in text for word in ("list", "run", "figures", "generate", "check", "doctor")) and (REPOSITORY / "pyproject.toml").exists()

@@ -1,0 +1,213 @@
+"""The one-way build: what is refused, what a run must be to count, and what `check` finds."""
+import json
+import os
+import re
+import shutil
+
+import nbformat
+import pytest
+
+from book_tools import HEADER, PARAMETERS, REPOSITORY, SMALL, tree
+from specdecode_nb import paths
+from specdecode_nb.book import check, notebooks
+from specdecode_nb.book.errors import RunFailed
+from specdecode_nb.errors import BadInput
+
+BODY = "# %%\nx = 1\n"
+
+
+def source(tmp_path, text):
+    path = tmp_path / "act1.py"
+    path.write_text(text)
+    return path
+
+
+# --- sources ---
+
+@pytest.mark.parametrize("text, words", [
+    (HEADER + BODY, "0 cells tagged parameters"), (HEADER + PARAMETERS + PARAMETERS + BODY, "2 cells tagged"), (PARAMETERS + BODY, "jupytext header"),
+    (HEADER + PARAMETERS.replace('rows = ""', 'rows = "" + "a"') + BODY, "literals only; move line 2"), (HEADER + PARAMETERS.replace('"tiny-hybrid"', '"other"'), "'target' .* is 'other'"),
+    (HEADER + PARAMETERS.replace('rows = ""', "rows = 0"), "'rows'"), (HEADER + PARAMETERS.replace('rows = ""', 'rwos = ""'), "'rows'"),
+    (HEADER + PARAMETERS.replace('rows = ""', 'rows = ""\nextra = 1'), "'extra'"), (HEADER + PARAMETERS.replace('rows = ""', "import os"), "literals only"),
+    (HEADER + PARAMETERS.replace("target = ", "target, y = "), "literals only")])
+def test_a_source_that_would_run_with_wrong_parameters_is_refused(tmp_path, text, words):
+    with pytest.raises(BadInput, match=words):
+        notebooks.read_source("act1", source(tmp_path, text))
+
+
+def test_ids_are_stable_unique_and_allowed(tmp_path):
+    path = source(tmp_path, HEADER + PARAMETERS + BODY * 3)
+    ids = [c.id for c in notebooks.read_source("act1", path).cells]
+    assert ids == [c.id for c in notebooks.read_source("act1", path).cells] == ["act1-000", "act1-001", "act1-002", "act1-003"]
+
+
+def test_every_committed_source_is_in_order():
+    for act in notebooks.sources():
+        book = notebooks.read_source(act)
+        assert "page.finish()" in book.cells[-1].source, act
+
+
+# --- runs ---
+
+def run(tmp_path, cells, **options):
+    staging = tmp_path / "staging {a}"
+    staging.mkdir()
+    return notebooks.execute("act1", options.pop("params", {}), staging, tmp_path, "a command", source(tmp_path, HEADER + PARAMETERS + cells), **options)
+
+
+@pytest.mark.parametrize("cells, words", [
+    ("# %%\n1 / 0\n\n# %%\nx = 1\n", r"in cell 1 \(1 / 0\): ZeroDivisionError"), ("# %%\nimport sys\nsys.exit(0)\n\n# %%\nx = 1\n", "act1 stopped in cell 1"),
+    ("# %%\nimport os\nos.kill(os.getpid(), 9)\n", r"cell 1 .*Dead"), ("# %%\nimport warnings\nwarnings.warn('odd')\n", "stderr"), (BODY, "page was not closed")])
+def test_a_run_counts_only_if_all_of_it_ran_well(tmp_path, cells, words):
+    with pytest.raises(RunFailed, match=words):
+        run(tmp_path, cells)
+
+
+def test_a_cell_that_takes_too_long_is_a_failure(tmp_path):
+    with pytest.raises(RunFailed, match="in cell 1 .*(Timeout|time)"):
+        run(tmp_path, "# %%\nimport time\ntime.sleep(60)\n\n# %%\nx = 1\n", timeout=2)
+
+
+def test_the_kernel_is_this_interpreter_whatever_the_machine_offers(tmp_path, monkeypatch):
+    poisoned = tmp_path / "jupyter" / "kernels" / "python3"
+    poisoned.mkdir(parents=True)
+    (poisoned / "kernel.json").write_text(json.dumps({"argv": ["/bin/false"], "display_name": "poison", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    code = ("# %%\nimport os, sys\nassert rows == 'act1.json' and os.path.samefile(os.getcwd(), WHERE)\nraise RuntimeError(sys.executable)\n").replace("WHERE", repr(str(tmp_path)))
+    import sys
+
+    with pytest.raises(RunFailed, match=re.escape(f"RuntimeError: {sys.executable}")):
+        run(tmp_path, code, params={"rows": "act1.json"})
+    failed = nbformat.read(tmp_path / "staging {a}" / "failed.ipynb", as_version=4)
+    assert "injected-parameters" in [t for c in failed.cells for t in c.metadata.get("tags", [])]
+
+
+# --- a built monograph ---
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """One built tree, in a folder whose name papermill would take for a template, and a second build of it elsewhere."""
+    folder, other = tmp_path_factory.mktemp("a{b}"), tmp_path_factory.mktemp("other")
+    before = os.environ.get("SPECDECODE_ROOT"), os.getcwd()
+    try:
+        for root, cwd in ((tree(folder / "book"), "/"), (tree(other / "book"), other)):
+            os.environ["SPECDECODE_ROOT"] = str(root)
+            os.chdir(cwd)
+            notebooks.build("overview")
+    finally:
+        os.chdir(before[1])
+        os.environ.pop("SPECDECODE_ROOT") if before[0] is None else os.environ.update(SPECDECODE_ROOT=before[0])
+    return folder / "book", other / "book"
+
+
+@pytest.fixture
+def book(built, tmp_path, monkeypatch):
+    """A copy of the built tree, to break."""
+    root = shutil.copytree(built[0], tmp_path / "book")
+    monkeypatch.setenv("SPECDECODE_ROOT", str(root))
+    return root
+
+
+def derived(root):
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_two_builds_are_the_same_bytes_from_any_folder(built):
+    one, two = map(derived, built)
+    assert one == two and {"notebooks/overview.ipynb", "figures/overview-curve.svg", "figures/tables/overview-small.tex", "figures/numbers.tex"} <= set(one)
+
+
+def test_a_built_notebook_is_clean(built):
+    text = (built[0] / "notebooks" / "overview.ipynb").read_text()
+    nb = nbformat.reads(text, as_version=4)
+    json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert (nb.nbformat, nb.nbformat_minor) == (4, 5) and set(nb.metadata) == {"kernelspec", "language_info"}
+    assert all(set(c.metadata) <= {"tags", "specdecode"} and re.fullmatch(r"overview-\d{3}", c.id) for c in nb.cells)
+    assert not list(check.leaks("x", text)) and "papermill" not in text
+    kinds = {k for c in nb.cells for o in c.get("outputs", []) for k in o.get("data", {})}
+    assert kinds == {"image/png", "text/plain", "text/html", "text/markdown"}
+
+
+def test_a_fresh_book_has_no_problems(book):
+    assert check.problems() == []
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("name, old, new, words", [
+    ("notebooks/source/overview.py", "0.5, \".2f\"", "0.6, \".2f\"", "stale at cell 2"), ("notebooks/source/overview.py", "# # A small page", "# # A page", "stale at cell 0"),
+    ("notebooks/source/overview.py", "python3\n# ---", "other\n# ---", "jupytext header"), ("notebooks/overview.ipynb", "# A small page", "# A page", "stale at cell 0"),
+    ("notebooks/overview.ipynb", "A number: 0.50", "A number: /home/someone/0.50", "holds '/home/s'"), ("notebooks/overview.ipynb", '"nbformat_minor": 5', '"nbformat_minor": 4', "overview"),
+    ("notebooks/overview.ipynb", '"execution_count": 2', '"execution_count": 7', "did not run in its place"), ("notebooks/overview.ipynb", '"id": "overview-001"', '"id": "overview-000"', "overview"),
+    ("figures/overview-curve.json", "Survival", "Survivals", "figure overview-curve"), ("figures/overview-curve.svg", "<svg", "<svg ", "overview-curve.svg is not the one"),
+    ("figures/tables/overview-small.csv", "1.5", "1.6", "cell 2: figures/tables/overview-small.csv"), ("figures/tables/overview-small.tex", "1.5", "1.6", "overview-small.tex"),
+    ("figures/numbers.json", "0.50", "0.51", "number half"), ("figures/numbers.tex", "0.50", "0.51", "numbers.tex does not follow"),
+    ("data/published/act4n.json", "paused before", "stopped before", "act4n.json has changed since"), ("data/published/act1.json", '"act": "act1"', '"act": NaN', "not finite")])
+def test_whatever_is_changed_by_hand_is_found(book, name, old, new, words):
+    edit(book / name, old, new)
+    found = check.problems()
+    assert any(words in line for line in found), found
+
+
+def test_pictures_stray_and_missing_files_are_found(book):
+    (book / "figures" / "overview-curve.png").write_bytes(b"x")
+    (book / "figures" / "act9-x.png").write_bytes(b"x")
+    (book / "notebooks" / "act2.ipynb").write_text("{}")
+    found = "\n".join(check.problems())
+    assert all(words in found for words in ("overview-curve.png is not the one", "figures/act9-x.png has no notebook source", "notebooks/act2.ipynb has no notebook source"))
+    (book / "notebooks" / "overview.ipynb").unlink()
+    assert any("overview" in line and "build" in line for line in check.problems())
+
+
+def test_both_sides_edited_stops_and_leaves_both(book):
+    edit(book / "notebooks" / "source" / "overview.py", "# # A small page", "# # A text page")
+    edit(book / "notebooks" / "overview.ipynb", "# A small page", "# A notebook page")
+    before = derived(book)
+    assert any("stale at cell 0" in line for line in check.problems())
+    assert derived(book) == before
+
+
+def test_a_failing_build_leaves_the_last_good_notebook(book):
+    before = derived(book)
+    (book / "notebooks" / "source" / "overview.py").write_text(SMALL.replace("0.5 < 1", "0.5 > 1"))
+    with pytest.raises(RunFailed, match="cell 2 .*AssertionError: This does not hold: half is less than one.*out/failed/overview.ipynb"):
+        notebooks.build("overview")
+    after = derived(book)
+    assert all(after[name] == data for name, data in before.items() if name != "notebooks/source/overview.py")
+    assert set(after) - set(before) == {"out/failed/overview.ipynb"}
+
+
+def test_what_an_act_no_longer_makes_is_removed(book, tmp_path):
+    made = tmp_path / "staging" / "figures"
+    made.mkdir(parents=True)
+    (made / "overview-new.png").write_bytes(b"x")
+    notebooks.install("overview", tmp_path / "staging", paths.figures())
+    assert sorted(p.name for p in paths.figures().rglob("*-*")) == ["overview-new.png"]
+    assert json.loads((paths.figures() / "numbers.json").read_text()) == {}
+
+
+def test_rebuilding_in_check_compares_every_byte(book):
+    assert check.problems(rebuild=True) == []
+
+
+# --- the committed monograph ---
+
+def test_every_published_item_appears_in_its_notebook():
+    from specdecode_nb.book import published
+
+    for act in (a for a in paths.ACTS if (paths.notebooks() / f"{a}.ipynb").exists()):
+        nb = nbformat.read(paths.notebooks() / f"{act}.ipynb", as_version=4)
+        about = [o.get("metadata", {}).get("specdecode", {}) for c in nb.cells for o in c.get("outputs", [])]
+        text = "\n".join(check.readable(c) for c in nb.cells)
+        facts, tables = published.load(act).facts, {a["table"] for a in about if "table" in a}
+        for table in facts.tables:
+            assert f"{act}-{table.id.removeprefix(act + '_').replace('_', '-').lower()}" in tables, (act, table.id)
+        negatives = [a["negative"] for a in about if "negative" in a]
+        assert sorted(negatives) == sorted(n.hypothesis for n in facts.negative_results), act
+        csv = "\n".join((REPOSITORY / "figures" / "tables" / f"{t}.csv").read_text() for t in tables)
+        assert all(c.id in csv and c.statement.replace('"', '""') in csv for c in facts.criteria), act
+        assert facts.verdict in text and facts.question in text and all(note in text for note in facts.notes), act

@@ -1,0 +1,220 @@
+"""Training a Uno drafter on a toy: branched blocks against the published layout, frozen target, reproducible weights."""
+from dataclasses import replace
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from specdecode_nb import lora
+from specdecode_nb.gdn import RecurrentCache
+from specdecode_nb.streams import TRAIN_NOISE
+from specdecode_nb.train import fast, uno
+from toy import VOCAB, adapter, hybrid, reference_cache, stock
+
+R = 3
+WINDOWS = np.random.default_rng(2).integers(1, VOCAB, (3, 24)).astype(np.int32)
+WINDOW_OF, ANCHORS = mx.array([0, 1, 2, 0, 1, 2, 0]), mx.array([0, 3, 9, 19, 19, 1, 12])
+AT = ANCHORS[:, None] + 1 + mx.arange(R)[None]
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return uno.clean_pass(hybrid(), WINDOWS, batch=2)
+
+
+def blocks(clean, rows=None):
+    """Draft rows (noise unless given), caches and teacher logits of seven blocks."""
+    if rows is None:
+        rows = mx.random.randint(1, VOCAB, AT.shape, key=mx.random.key(7)).astype(mx.int32)
+    return rows, uno.branch(hybrid(), clean, WINDOW_OF, ANCHORS), clean.logits[WINDOW_OF[:, None], AT]
+
+
+def published(adapted, gate, rows, kind):
+    """The same blocks one by one in the suffix layout; each has its own length."""
+    losses = []
+    for n, (w, a) in enumerate(zip(WINDOW_OF.tolist(), ANCHORS.tolist())):
+        ids = mx.array(WINDOWS[w : w + 1, : a + 1 + R])
+        losses.append(uno.suffix_loss(adapted, gate, hybrid(), ids, rows[n : n + 1], kind))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("kind", ("tv", "ce"))
+def test_branched_blocks_have_the_loss_of_the_published_layout(clean, kind):
+    adapted, gate = adapter(hybrid())
+    rows, caches, teacher = blocks(clean)
+    ours = uno.branch_loss(adapted, gate, rows, caches, teacher, kind).item()
+    assert ours == pytest.approx(published(adapted, gate, rows, kind).item(), rel=1e-5, abs=1e-5)
+    assert ours > 0.1
+
+
+@pytest.mark.parametrize("kind", ("tv", "ce"))
+def test_branched_blocks_have_the_gradient_of_the_published_layout(clean, kind):
+    """The clean rows carry none, so leaving them out of the graph changes nothing."""
+    adapted, gate = adapter(hybrid(), size=0.02)
+    rows, caches, teacher = blocks(clean)
+    ours = nn.value_and_grad(adapted, lambda m: uno.branch_loss(m, gate, rows, caches, teacher, kind))(adapted)[1]
+    wanted = dict(tree_flatten(nn.value_and_grad(adapted, lambda m: published(m, gate, rows, kind))(adapted)[1]))
+    for name, grad in tree_flatten(ours):
+        scale = float(mx.abs(wanted[name]).max())
+        np.testing.assert_allclose(np.array(grad), np.array(wanted[name]), atol=2e-3 * scale + 1e-7, err_msg=name)
+    assert {k.rsplit(".", 1)[1] for k in wanted} == {"lora_a", "lora_b"}
+
+
+def test_blocks_of_equal_length_in_one_batch(clean):
+    adapted, gate = adapter(hybrid())
+    window_of, anchors = mx.array([0, 1, 2]), mx.array([11, 11, 11])
+    at = anchors[:, None] + 1 + mx.arange(R)[None]
+    rows = mx.array([[9, 80, 3], [200, 4, 4], [17, 17, 250]])
+    ours = uno.branch_loss(adapted, gate, rows, uno.branch(hybrid(), clean, window_of, anchors), clean.logits[window_of[:, None], at], "tv")
+    wanted = uno.suffix_loss(adapted, gate, hybrid(), mx.array(WINDOWS[:, : 12 + R]), rows, "tv")
+    assert ours.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_a_block_starts_from_the_states_that_decoding_sees(clean):
+    _, caches, _ = blocks(clean)
+    for n, (w, a) in enumerate(zip(WINDOW_OF.tolist(), ANCHORS.tolist())):
+        wanted = reference_cache(hybrid(), WINDOWS[w, : a + 1].tolist(), 0)
+        for ours, plain in zip(caches, wanted):
+            if isinstance(plain, RecurrentCache):
+                assert all(np.array(ours[j][n]).tobytes() == np.array(plain[j][0]).tobytes() for j in (0, 1)), (n, a)
+
+
+@pytest.mark.parametrize("modules", [lora.PUBLISHED, lora.PUBLISHED + lora.DELTANET])
+def test_a_zero_adapter_on_true_tokens_is_the_teacher(clean, modules):
+    adapted, gate = lora.attach(hybrid().model, 4, modules)
+    true = mx.array(WINDOWS)[WINDOW_OF[:, None], AT]
+    assert uno.branch_loss(adapted, gate, *blocks(clean, true), "tv").item() < 1e-5
+    rows, caches, teacher = blocks(clean, true)
+    p = mx.softmax(teacher, axis=-1)
+    entropy = -(p * mx.log(mx.maximum(p, 1e-30))).sum().item() / (len(ANCHORS) * (R + 1))
+    assert uno.branch_loss(adapted, gate, rows, caches, teacher, "ce").item() == pytest.approx(entropy, abs=1e-4)
+    assert uno.branch_loss(adapted, gate, *blocks(clean), "tv").item() > 0.1
+
+
+def test_objectives_by_hand():
+    rng = np.random.default_rng(0)
+    student, teacher = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 3, 5))
+    q, p = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (student, teacher))
+    pair = mx.array(student.astype(np.float32)), mx.array(teacher.astype(np.float32))
+    assert uno.objective_sum(*pair, "tv").item() == pytest.approx(np.abs(q - p).sum(), rel=1e-5)
+    assert uno.objective_sum(*pair, "ce").item() == pytest.approx(-(p * np.log(q)).sum(), rel=1e-5)
+
+
+def test_corruption():
+    ids = mx.array(np.random.default_rng(1).integers(0, VOCAB, (400, 7)).astype(np.int32))
+    full, mixed = uno.Recipe(seed=5), uno.Recipe(seed=5, corruption="uniform")
+    noise = np.array(uno.corrupt(ids, VOCAB, full, 3))
+    assert noise.min() >= 1 and noise.max() < VOCAB and noise.shape == ids.shape and uno.corrupt(ids, VOCAB, full, 3).dtype == ids.dtype
+    assert np.array_equal(noise, np.array(uno.corrupt(mx.zeros_like(ids), VOCAB, full, 3)))  # true tokens play no part
+    assert not np.array_equal(noise, np.array(uno.corrupt(ids, VOCAB, full, 4)))
+    assert not np.array_equal(noise, np.array(uno.corrupt(ids, VOCAB, full, 3, stream=TRAIN_NOISE + 1)))
+    rows = np.array(uno.corrupt(ids, VOCAB, mixed, 3))
+    kept = rows == np.array(ids)
+    assert np.array_equal(rows[~kept], noise[~kept])  # the same noise, at fewer rows
+    share = kept.mean(axis=1)
+    assert 0.4 < share.mean() < 0.6 and (share == 1).sum() > 20 and (share < 0.2).sum() > 20  # a rate a block, uniform
+
+
+# training
+
+RECIPE = uno.Recipe(rank=6, objective="ce", block=4, lr=2e-2, warmup=2, steps=20, windows=4, blocks=12, seed=11)
+
+
+@pytest.fixture(scope="module")
+def windows():
+    tokens = np.random.default_rng(6).integers(1, VOCAB, 600)
+    tokens[::30] = 0
+    made = uno.own_windows(hybrid(), tokens, 6, prefix=8, length=28, seed=3, batch=4)
+    begins = {tuple(tokens[i + 1 : i + 9]) for i in np.flatnonzero(tokens == 0)}
+    assert made.shape == (6, 28) and all(tuple(row[:8]) in begins for row in made)
+    return made
+
+
+def quiet(*_, **__):
+    pass
+
+
+def run(windows, recipe=RECIPE, **options):
+    adapted, gate, log = uno.train(hybrid(), windows[:4], windows[4:], recipe, lowest=4, say=quiet, **options)
+    return adapted, gate, log, {k: np.array(v) for k, v in lora.adapter_weights(adapted).items()}
+
+
+@pytest.fixture(scope="module")
+def trained(windows):
+    before = hybrid().digest()
+    result = run(windows)
+    assert hybrid().digest() == before
+    return result
+
+
+def test_own_windows_are_the_target_s_greedy_text(windows):
+    target = hybrid()
+    for row in windows[:2]:
+        logits = target.model(mx.array([row.tolist()]), cache=target.make_cache())[0]
+        assert np.array(mx.argmax(logits, axis=-1))[7:-1].tolist() == row[8:].tolist()
+
+
+@pytest.mark.parametrize("kind", ("ce", "tv"))
+def test_twenty_steps_lower_the_loss(windows, trained, kind):
+    """On blocks and noise of a step that training has not seen."""
+    adapted, gate, log, _ = trained if kind == "ce" else run(windows, replace(RECIPE, objective="tv", rank=16, lr=3e-2))
+    zero, off = lora.attach(hybrid().model, RECIPE.rank, uno.MODULES["all"])
+    clean = uno.clean_pass(hybrid(), windows[:4])
+    fixed = uno._blocks(hybrid(), clean, RECIPE, 999, TRAIN_NOISE, 4)
+    fresh = uno._blocks(hybrid(), clean, RECIPE, 999, TRAIN_NOISE, 4)
+    before, after = uno.branch_loss(zero, off, *fixed, kind).item(), uno.branch_loss(adapted, gate, *fresh, kind).item()
+    assert after < {"ce": 0.8, "tv": 0.98}[kind] * before, (before, after)
+    assert [row[0] for row in log["loss"]] == [10, 20] and [row[0] for row in log["agreement"]] == [0, 20]
+    assert 0 <= log["agreement"][-1][1]["prefix_k4"] <= 3 and len(log["agreement"][-1][1]["per_slot"]) == 3
+
+
+def test_the_same_seed_gives_the_same_weights(windows, trained):
+    again = run(windows)[3]
+    assert all(again[k].tobytes() == v.tobytes() for k, v in trained[3].items())
+    other = run(windows, replace(RECIPE, seed=12))[3]
+    assert any(other[k].tobytes() != v.tobytes() for k, v in trained[3].items())
+
+
+def test_going_on_from_an_earlier_adapter(windows, trained, tmp_path):
+    """The tensors of the file are where the second stage begins."""
+    path = tmp_path / "first.safetensors"
+    lora.save_adapter(path, trained[0], {"scale": 16.0})
+    start = lora.adapter_weights(lora.load_adapter(path, hybrid().model)[0])
+    assert {k: v.shape for k, v in start.items()} == {k: v.shape for k, v in trained[3].items()}
+    log = run(windows, replace(RECIPE, steps=1), start=start)[2]
+    assert log["agreement"][0][1] == trained[2]["agreement"][-1][1]
+
+
+def test_a_rate_that_is_too_high_is_an_error(windows):
+    with pytest.raises(FloatingPointError, match="lower the rate"):
+        run(windows, replace(RECIPE, lr=1e30, warmup=1))
+
+
+# arithmetic that only training uses
+
+
+def test_fast_sigmoid():
+    x = mx.concatenate([mx.linspace(-120, 120, 4001), mx.array([0.0, -0.0, 1e-30, 88.7, -88.7, 3e38, -3e38])])
+    ours, wanted = np.array(fast.fast_sigmoid(x), dtype=np.float64), 1 / (1 + np.exp(-np.clip(np.array(x, dtype=np.float64), -700, 700)))
+    normal = wanted > 1e-37
+    np.testing.assert_allclose(ours[normal], wanted[normal], rtol=5e-6)
+    near = np.abs(np.array(x)) <= 4
+    np.testing.assert_allclose(ours[near], wanted[near], rtol=4e-7)
+    assert ours[~normal].max() < 1e-36 and np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, np.array(mx.sigmoid(x)), atol=1e-6)
+
+
+def test_the_gradient_of_fast_sigmoid():
+    x, weight = mx.linspace(-30, 30, 401), mx.random.normal((401,), key=mx.random.key(1))
+    ours, wanted = (np.array(mx.grad(lambda v, f=f: (f(v) * weight).sum())(x)) for f in (fast.fast_sigmoid, mx.sigmoid))
+    np.testing.assert_allclose(ours, wanted, atol=1e-6)
+    second = mx.grad(lambda v: mx.grad(lambda u: fast.fast_sigmoid(u).sum())(v).sum())(mx.array([0.5]))
+    assert second.item() == pytest.approx(-0.057556, abs=1e-4)
+
+
+def test_the_training_mlp_agrees_with_the_stock_one():
+    mlp = stock().layers[0].mlp
+    quick, x = fast.adopt_mlp(mlp), mx.random.normal((2, 5, 64), key=mx.random.key(3))
+    np.testing.assert_allclose(np.array(quick(x)), np.array(mlp(x)), rtol=1e-4, atol=1e-5)
+    assert type(mlp) is not type(quick) and quick.up_proj is mlp.up_proj
