@@ -1,0 +1,540 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # DFlash: a blog post about block-diffusion drafting, decoded
+#
+# A blog post, "2x Decode From Block-Diffusion Drafting", reports that a small block-diffusion drafter doubled decoding speed after a change of engine had lost speed.
+# It ends the published line of work, and it is of another kind than the Acts before it: no raw data, no dates, no named machine, and a results table that is missing from the text.
+#
+# This page shows everything the post reports, and then reads it slowly. Three things come out. One factor of the headline is clean and the others cannot be separated.
+# The curve that the post reads as decay *with context* is a decay with *generated tokens*. And three quantities are all called acceptance.
+
+# %% tags=["parameters"]
+target = "tiny-hybrid"   # whose measured rows to show
+rows = ""                # row file; empty: the committed one of the target
+
+# %%
+import numpy as np
+import pandas as pd
+
+from specdecode_nb.book import draw, palette, published, start
+from specdecode_nb.book.page import Computed
+
+page = start("dflash", globals())
+
+
+def elsewhere(what: str) -> list:
+    """The facts of this Act as the origin of an item that comes from another machine than the post's."""
+    return [Computed(page.published.name, page.published.digest, f"published: {what}")]
+
+
+def above(figure, columns: int = 3):
+    """The figure with one legend above its axes instead of inside them."""
+    handles = figure.axes[0].get_legend_handles_labels()
+    for ax in figure.axes:
+        if ax.get_legend():
+            ax.get_legend().remove()
+    figure.legend(*handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+    return figure
+
+
+page.opening()
+
+# %%
+page.note("The post gives no dates")
+
+# %% [markdown]
+# ## Why it matters
+#
+# The Acts before this one spent two full forwards of the target on every cycle, one to draft and one to verify. A drafter of a few layers removes most of the first.
+# If the post is right, that is worth a factor of two on a large quantized model at a long context, which no change of serving engine had given.
+# So it matters to know which of its numbers say that.
+
+# %% [markdown]
+# ## Criteria
+#
+# The post has no preregistered criteria. These are the claims of its text, put as criteria.
+
+# %%
+page.criteria(caption="The claims of the post, put as criteria")
+
+# %% [markdown]
+# ## Method: how such a drafter works
+#
+# What follows was **read** in the code of several public implementations, which agree on it; it is not in the post.
+#
+# 1. A block of $B$ rows goes in: the last committed token, then $B-1$ mask tokens. They are embedded with the target's own embedding.
+# 2. The residual stream of a few tapped target layers, at every committed position, is concatenated and projected to the drafter's width. It serves as context.
+# 3. The drafter's five layers attend from the block to that context and, in both directions, within the block. One forward fills the whole block.
+# 4. The target's own output head turns rows into tokens. Row $i$ predicts the token at its *own* position; row 0 is the known token.
+# 5. The target verifies the $B$ rows in one forward. With $a$ leading matches, $a+1$ tokens are committed: the matches and the target's own next token.
+# 6. The target's caches, recurrent states included, are set back to the committed prefix.
+#
+# So drafting costs one small forward whatever the width; the verify forward carries the cost.
+#
+# ### Three quantities called acceptance
+#
+# Over $R$ rounds let $D$ tokens be drafted, $A$ of them accepted, and $E$ tokens emitted. Every round emits its accepted tokens and one more, so $E = A + R$. Then
+#
+# $$\text{tokens per cycle} \;=\; \frac{E}{R}, \qquad \frac{A}{E} \;=\; 1 - \frac{1}{E/R}, \qquad \frac{A}{D} \;=\; \frac{E/R - 1}{B - 1}.$$
+#
+# The second, accepted over *emitted*, is the share of the output that came from the drafter. It says nothing about how much was drafted in vain, and it saturates: from 10 tokens
+# per cycle to 7 it moves only from 0.90 to 0.86. The third, accepted over *drafted*, is what other systems call acceptance.
+#
+# ### Speed
+#
+# If a cycle takes $c$ plain decoding steps,
+#
+# $$\text{speedup} \;=\; \frac{E/R}{c}.$$
+
+# %%
+cycle_tokens = np.array([7.0, 10.0])
+page.check("accepted/emitted is 0.857 at 7 tokens per cycle and 0.900 at 10", np.allclose(1 - 1 / cycle_tokens, [0.857, 0.900], atol=5e-4))
+
+# %% [markdown]
+# ## What the post reports
+
+# %%
+page.table("df_incumbent", caption="The incumbent: an 8-bit checkpoint with its own multi-token head")
+page.table("df_headline", caption="The headline: decode at about 26k context")
+
+# %%
+page.table("df_decomposition", caption="How the post splits the win")
+page.table("df_ratios", caption="Ratios implied by the stated ranges")
+
+# %%
+plain4 = page.value("df_decomposition", "low", step="4-bit, no drafting")
+short = [page.value("df_decomposition", end, step="4-bit with drafting") for end in ("low", "high")]
+long = [page.value("df_headline", f"decode {end}", configuration="block-diffusion drafting") for end in ("low", "high")]
+incumbent = [page.value("df_headline", f"decode {end}", configuration="incumbent (MTP depth 3)") for end in ("low", "high")]
+drafting, combined = [s / plain4 for s in short], [long[0] / incumbent[1], long[1] / incumbent[0]]
+ratios = page.published.frame("df_ratios")
+page.check("the published ratios follow from the stated ranges", np.allclose([drafting, combined], ratios[["low", "high"]].values, atol=5.1e-3))
+
+# %%
+page.note("The post does not say what ranges")
+
+# %%
+places = [("8-bit, native head, 26k prompt", "mtp", incumbent), ("4-bit, plain, short prompt", "ar", [plain4, plain4]),
+          ("4-bit, block diffusion, short prompt", "dflash", short), ("4-bit, block diffusion, 26k prompt", "dflash", long)]
+figure, ax = draw.panels(height=2.4)
+for i, (name, method, (low, high)) in enumerate(places):
+    look = palette.style(method)
+    ax.plot([low, high], [i, i], color=look.color, linewidth=2.2, marker=look.marker, markersize=6)
+    ax.annotate(f"{low:g} to {high:g}" if high > low else f"{low:g}", (high, i), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+ax.set_yticks(range(len(places)), [name for name, _, _ in places])
+ax.set_ylim(len(places) - 0.5, -0.5)
+ax.set_xlim(20, 100)
+ax.set_xlabel("decode (tok/s)")
+page.figure(figure, "ranges", "Every decode speed the post states for its own machine, as the ranges it states; they are not confidence intervals",
+            "Four rows of ranges: 8-bit with native head 28 to 34, 4-bit plain 40.6, 4-bit with block diffusion 80 to 86 on a short prompt and 62 to 67 on a 26k prompt.")
+
+# %%
+page.merit()
+merit = {m.name: m.value for m in page.published.facts.figures_of_merit}
+page.check("two figures of merit are midpoints of ranges",
+           merit["decode with drafting at 26k"] == sum(long) / 2 and merit["incumbent decode at 26k"] == sum(incumbent) / 2)
+
+# %%
+page.table("df_drafter", caption="The drafter and its runtime")
+page.table("df_acceptance", caption="Acceptance and block size as the post gives them")
+
+# %% [markdown]
+# What led to the drafter was a failed attempt: another serving engine, reported in an earlier post, and an estimate of what any rewrite could win.
+
+# %%
+page.table("df_engine", caption="The engine replacement")
+page.table("df_limits", caption="What an engine rewrite can win at best, as quoted")
+
+# %%
+pull_request = elsewhere("a server's pull request as quoted by the post, preliminary; a smaller machine, not named; undated")
+page.table("df_pr", caption="Preliminary numbers from the pull request that would bring such drafting to a mature server", sources=pull_request)
+pr = page.published.frame("df_pr").set_index("mode")["decode"]
+page.figure(draw.bars(list(pr.index), {"decode": list(pr)}, "decode (tok/s)", fmt=".2f", reference=pr["plain autoregressive"]), "pull-request",
+            "The three modes of the pull request; the dashed line is plain decoding",
+            "Three bars: block diffusion 19.30, plain decoding 11.05, native multi-token head 9.80 tokens per second, below the dashed line.", sources=pull_request)
+
+# %%
+page.number("pr_ratio", pr["block-diffusion backend"] / pr["plain autoregressive"], ".3f", "x", "df_pr")
+page.number("pr_head", pr["native multi-token head"] / pr["plain autoregressive"], ".3f", "x", "df_pr")
+page.say("There drafting runs at [[pr_ratio]] times plain decoding and the native head at [[pr_head]]. These are somebody else's preliminary numbers on another machine; the post quotes them.")
+page.check("the quoted ratio is the quotient of the two rates", abs(pr["block-diffusion backend"] / pr["plain autoregressive"] - merit["preliminary PR ratio, drafting over AR"]) < 1e-3)
+
+# %%
+page.table("df_bad_baseline", caption="A baseline that the author threw away")
+
+# %% [markdown]
+# ## Which comparisons exist
+#
+# Three things differ between the two ends of the headline: the precision of the weights, the drafting, and, in the middle of the decomposition, the length of the prompt.
+# Two levels each make eight cells.
+
+# %%
+stated = {("8-bit", "drafted", "26k"): f"{incumbent[0]:g} to {incumbent[1]:g}, by its native head", ("4-bit", "plain", "short"): f"{plain4:g}",
+          ("4-bit", "drafted", "short"): f"{short[0]:g} to {short[1]:g}, by block diffusion", ("4-bit", "drafted", "26k"): f"{long[0]:g} to {long[1]:g}, by block diffusion"}
+cells = pd.DataFrame([{"weights": w, "prompt": p, "decoding": d, "published (tok/s)": stated.get((w, d, p), "does not exist")}
+                      for w in ("8-bit", "4-bit") for p in ("short", "26k") for d in ("plain", "drafted")])
+page.show(cells, "cells", "The eight cells of precision, drafting and prompt length, and what the post states for each")
+
+# %%
+exist = cells["published (tok/s)"] != "does not exist"
+page.number("cells_exist", exist.sum(), "d", "cells")
+page.number("cells_all", len(cells), "d", "cells")
+page.number("drafting_low", drafting[0], ".2f", "x", "df_decomposition")
+page.number("drafting_high", drafting[1], ".2f", "x", "df_decomposition")
+page.number("prompt_low", long[0] / short[1], ".2f", "x", "df_headline, df_decomposition")
+page.number("prompt_high", long[1] / short[0], ".2f", "x", "df_headline, df_decomposition")
+page.say("[[cells_exist]] of [[cells_all]] cells exist, and the one drafted cell at 8 bits uses *another drafter*. Two pairs differ in one thing only:\n\n"
+         "- **Drafting**, 4-bit weights, short prompt: [[drafting_low]] to [[drafting_high]] times. This is the clean factor of the post.\n"
+         "- **Prompt length**, 4-bit weights, drafted: [[prompt_low]] to [[prompt_high]] times from short to 26k.\n\n"
+         "Nothing else is identified. The step that the post calls quantization, from the 8-bit incumbent to the 4-bit plain run, changes three things at once: the precision, the "
+         "drafting (a native head against none) and the prompt (26k against short). And no interaction can be estimated: whether drafting is worth more or less at 4 bits than at 8.")
+levels = [("4-bit", "none", "short"), ("4-bit", "block", "short"), ("4-bit", "block", "26k"), ("8-bit", "head", "26k")]
+pairs = [sum(x != y for x, y in zip(a, b)) for i, a in enumerate(levels) for b in levels[i + 1:]]
+page.check("exactly two pairs of existing cells differ in one factor only, the drafter of the 8-bit cell counted as another", pairs.count(1) == 2)
+
+# %%
+page.note("With 4-bit weights held fixed")
+
+# %% [markdown]
+# ### The missing row that would decide
+#
+# The post concludes that drafting is still worth about 2 at 26k, better than a published decay would have it. For that one needs plain decoding of the 4-bit checkpoint *at 26k*,
+# and that row is not there. Let it be $P$. The factor at 26k is then the drafted speed over $P$.
+
+# %%
+quoted = page.published.frame("df_published_decay")
+bar = float(quoted["multiplier"].iloc[-1])
+P = np.linspace(28, 42, 57)
+figure, ax = draw.panels(height=3.0)
+draw.lines({"dflash": ([], [])}, "", "", ax=ax)
+ax.fill_between(P, long[0] / P, long[1] / P, color=palette.style("dflash").color, alpha=0.35, linewidth=0, label="drafted at 26k over P")
+ax.axhline(bar, color=palette.BLACK, linewidth=0.9, linestyle=(0, (4, 3)), label=f"{bar:g}, the multiplier to beat")
+ax.axvline(plain4, color=palette.GREY, linewidth=1.2, linestyle=":", label=f"plain on a short prompt, {plain4:g}")
+ax.set_xlabel("P, plain 4-bit decoding at 26k (tok/s), not measured")
+ax.set_ylabel("drafting factor at 26k")
+page.figure(above(figure), "missing-row", "The drafting factor at 26k as a function of the row that is missing",
+            "A band falls from about 2.3 at P = 28 to about 1.5 at P = 42 and crosses the dashed line at 1.77 between 35 and 38 tokens per second.")
+
+# %%
+s4 = published.load("act4s")
+kept = s4.value("s_context", "decode-only", context=16384, arm="ar") / s4.value("s_context", "decode-only", context=512, arm="ar")
+page.number("p_low", long[0] / bar, ".1f", "tok/s", "df_headline, df_published_decay")
+page.number("p_high", long[1] / bar, ".1f", "tok/s", "df_headline, df_published_decay")
+page.number("loss_low", 100 * (1 - long[1] / bar / plain4), ".0f", "%", "df_headline, df_published_decay, df_decomposition")
+page.number("loss_high", 100 * (1 - long[0] / bar / plain4), ".0f", "%", "df_headline, df_published_decay, df_decomposition")
+page.number("act4s_loss", 100 * (1 - kept), ".0f", "%", "data/published/act4s.json: s_context")
+page.say("The factor at 26k lies below the quoted 1.77 if $P$ is above [[p_low]] to [[p_high]] tok/s, that is if a 26k prompt slows plain decoding by less than [[loss_low]] to [[loss_high]] %. "
+         "For scale only, since it is another model on another machine: in Act IV-S plain decoding lost [[act4s_loss]] % between 512 and 16,384 tokens of context. "
+         "So the existing rows do not decide the question, and criterion DF-decay compares with a baseline that is 8-bit and drafted.")
+page.check("the quoted multiplier falls inside the band for some speed between the incumbent's and the short-prompt plain run", incumbent[1] < long[0] / bar < plain4)
+
+# %%
+page.show(s4.frame("s_context").query("arm == 'ar'")[["context", "decode-only"]], "context-act4s", "Plain decoding by context in Act IV-S, for scale", sources=[s4])
+
+# %% [markdown]
+# ## The decay that was by output length
+#
+# The post quotes multipliers for a newer chip: they fall while acceptance hardly moves, and the post reads the column as context.
+
+# %%
+page.table("df_published_decay", caption="The multipliers as the post quotes them", sources=elsewhere("quoted by the post from elsewhere, 'a newer chip'; undated"))
+
+# %%
+benchmarks = elsewhere("4-bit and unquantized Qwen targets; Apple M5 Max; upstream README as read, undated")
+page.table("df_upstream", caption="Rows of an upstream README on 27B targets; the column is generated tokens", sources=benchmarks)
+page.table("df_upstream_small", caption="Rows of the same README on small dense targets", sources=benchmarks)
+
+# %%
+page.note("The multipliers 2.37x")
+
+# %%
+big, small = page.published.frame("df_upstream"), page.published.frame("df_upstream_small")
+same = big[big["model"] == "Qwen3.5-27B-4bit"].set_index("generated tokens")["speedup"]
+page.check("all three quoted multipliers are rows of one model in that README, at the same numbers of tokens",
+           all(same[t] == m for t, m in zip(quoted["tokens"], quoted["multiplier"])))
+
+# %% [markdown]
+# That the post took its multipliers from these rows is **our inference**, from three equal numbers at three equal lengths. What the column means is not inference: it was **read** in the
+# upstream benchmark records, in which the prompt of those rows has about a hundred tokens and the column is the limit on new tokens.
+
+# %%
+read = pd.DataFrame([
+    {"fact": "prompt of the rows", "value": "92 to 102 tokens", "where it bites": "the column is no context length"},
+    {"fact": "column of the rows", "value": "limit on new tokens", "where it bites": "the decay is by generated length"},
+    {"fact": "acceptance of the rows", "value": "accepted / emitted", "where it bites": "hides drafted tokens that were thrown away"},
+    {"fact": "block of the Qwen3.5 drafters", "value": "16", "where it bites": "accepted / drafted can be computed for them"},
+    {"fact": "8,192-token row of the 27B", "value": "a 92-token prompt, the others 102", "where it bites": "not quite the same template"},
+    {"fact": "prompts", "value": "one, mathematical", "where it bites": "no spread over texts"},
+    {"fact": "thermal state", "value": "recorded as unknown", "where it bites": "no guard against throttling"},
+    {"fact": "end of text", "value": "masked in the drafted arm, ignored in the plain arm", "where it bites": "after a first end of text the arms decode different texts"}])
+page.show(read, "read", "Read in the code and benchmark records of the upstream project, not in the post", sources=[page.computed])
+
+# %%
+families = {m: g for m, g in pd.concat([big, small]).groupby("model", sort=False)}
+figure = draw.lines({m: (g["generated tokens"], g["speedup"]) for m, g in families.items()}, "generated tokens (prompt of about a hundred)", "speedup over plain", log_x=True,
+                    reference=1.0)
+figure.axes[0].plot(quoted["tokens"], quoted["multiplier"], linestyle="none", marker="o", markersize=12, markerfacecolor="none", markeredgecolor=palette.BLACK, label="quoted by the post")
+page.figure(above(figure), "decay", "Speedup by generated tokens in the upstream README; circles are the three multipliers that the post quotes as decay with context",
+            "Four lines over 1,024 to 16,384 generated tokens. Qwen3.5-27B falls from 2.37 to 1.34 and carries three circles; Qwen3.6-27B stays near 3; the 9B falls from 4.4 to 2.2.",
+            sources=benchmarks)
+
+# %%
+newer = families["Qwen3.6-27B-4bit"]["speedup"]
+page.number("newer_low", newer.min(), ".2f", "x", "df_upstream")
+page.number("newer_high", newer.max(), ".2f", "x", "df_upstream")
+page.say("Nor is the decay a law. On the same page a newer target with a newer drafter stays between [[newer_low]] and [[newer_high]] up to sixteen thousand tokens.")
+page.check("the newer pair loses less over 16 times the length than the older pair over 4 times", newer.iloc[-1] / newer.iloc[0] > same[4096] / same[1024])
+
+# %% [markdown]
+# ### What falls: tokens per cycle, or the price of a cycle?
+#
+# Because the README's ratio is accepted over emitted, each row can be taken apart. Tokens per cycle follow from the ratio, the cycle's time from the drafted rate, and its price in
+# plain steps from the plain rate.
+
+# %%
+BLOCK = {"Qwen3.5-27B-4bit": 16, "Qwen3.5-4B": 16, "Qwen3.5-9B": 16}  # read upstream; the block of the newer drafter was not
+parts = pd.concat([big, small], ignore_index=True)
+parts["tokens/cycle"] = 1 / (1 - parts["acceptance"] / 100)
+parts["accepted/drafted"] = [100 * (t - 1) / (BLOCK[m] - 1) if m in BLOCK else None for m, t in zip(parts["model"], parts["tokens/cycle"])]
+parts["cycle"] = 1000 * parts["tokens/cycle"] / parts["drafted"]
+parts["plain steps a cycle"] = parts["cycle"] * parts["baseline"] / 1000
+shown = parts[["model", "generated tokens", "speedup", "acceptance", "tokens/cycle", "accepted/drafted", "cycle", "plain steps a cycle"]].rename(columns={"acceptance": "accepted/emitted"})
+shown.attrs = {"units": {"accepted/emitted": "%", "accepted/drafted": "%", "cycle": "ms"}}
+page.show(shown, "recomputed", "The upstream rows taken apart, computed here from the published table and the block width read upstream",
+          fmt={"tokens/cycle": ".2f", "accepted/drafted": ".1f", "cycle": ".1f", "plain steps a cycle": ".2f"}, sources=benchmarks)
+
+# %%
+figure, (left, right) = draw.panels(columns=2, height=3.2)
+groups = {m: parts[parts["model"] == m] for m in families}
+draw.lines({m: (g["generated tokens"], g["tokens/cycle"]) for m, g in groups.items()}, "generated tokens", "tokens per cycle", log_x=True, ax=left)
+draw.lines({m: (g["generated tokens"], g["plain steps a cycle"]) for m, g in groups.items()}, "generated tokens", "price of a cycle (plain steps)", log_x=True, ax=right)
+for ax in (left, right):
+    ax.tick_params(axis="x", labelsize=7)
+    ax.set_ylim(0, None)
+page.figure(above(figure, 4), "taken-apart", "The speedup is the left panel over the right one: tokens per cycle, and what a cycle costs in plain steps",
+            "Left, tokens per cycle of Qwen3.5-27B fall from 10 to 7 while the others stay between 6 and 10. Right, its cycle costs 4.3 to 5.3 plain steps, the others 2 to 3.3.",
+            sources=benchmarks)
+
+# %%
+old = groups["Qwen3.5-27B-4bit"].set_index("generated tokens")
+for length in (1024, 8192):
+    page.number(f"emitted_{length}", old.loc[length, "acceptance"], ".1f", "% accepted/emitted", "df_upstream")
+    page.number(f"tokens_{length}", old.loc[length, "tokens/cycle"], ".1f", "tokens per cycle", "df_upstream")
+    page.number(f"drafted_{length}", old.loc[length, "accepted/drafted"], ".0f", "% accepted/drafted", "df_upstream")
+    page.number(f"price_{length}", old.loc[length, "plain steps a cycle"], ".1f", "plain steps", "df_upstream")
+page.number("tokens_fall", 100 * (1 - old.loc[8192, "tokens/cycle"] / old.loc[1024, "tokens/cycle"]), ".0f", "%", "df_upstream")
+page.number("cycle_rise", 100 * (old.loc[8192, "cycle"] / old.loc[1024, "cycle"] - 1), ".0f", "%", "df_upstream")
+page.say("From 1,024 to 8,192 generated tokens the 27B's accepted/emitted moves from [[emitted_1024]] to [[emitted_8192]] %, which looks like nothing. It is a fall from [[tokens_1024]] to "
+         "[[tokens_8192]] tokens per cycle ([[tokens_fall]] %), and in accepted/drafted from [[drafted_1024]] to [[drafted_8192]] %. The time of a cycle rises by [[cycle_rise]] %. "
+         "So the reading that acceptance holds and only verification becomes dearer is half right.")
+page.check("the 27B's tokens per cycle fall by more than a quarter while accepted/emitted moves by less than five points",
+           old.loc[8192, "tokens/cycle"] < 0.75 * old.loc[1024, "tokens/cycle"] and old.loc[1024, "acceptance"] - old.loc[8192, "acceptance"] < 5)
+
+# %%
+dense = parts[parts["model"].isin(["Qwen3.5-4B", "Qwen3.5-9B"]) & (parts["generated tokens"] == 1024)]["plain steps a cycle"]
+page.number("price_small", dense.mean(), ".1f", "plain steps", "df_upstream_small")
+page.say("The right panel holds the second lesson. At 1,024 tokens a 16-row cycle costs about [[price_small]] plain steps on the small targets and [[price_1024]] on the 4-bit 27B. Quantized weights make "
+         "the one-row step cheap and leave the sixteen-row forward to arithmetic. That is a reason, on such targets, for narrow blocks.")
+page.check("a cycle of the 4-bit 27B costs more plain steps than one of any small target at any length",
+           old["plain steps a cycle"].min() > parts[parts["model"].isin(["Qwen3.5-4B", "Qwen3.5-9B"])]["plain steps a cycle"].max())
+
+# %%
+quotient = parts["drafted"] / parts["baseline"]
+off = parts.assign(quotient=quotient, gap=(quotient - parts["speedup"]).abs()).query("gap > 0.0051")[["model", "generated tokens", "speedup", "quotient"]]
+page.show(off, "quotients", "Upstream rows in which the speedup is not the quotient of the two rates beside it", fmt={"quotient": ".3f"}, sources=benchmarks)
+page.say("The README's speedups are not always the quotient of the rates printed beside them. A median of ratios is not a ratio of medians, which may be all there is to it; the page does not say. "
+         "One of the rows is the first that the post quotes.")
+page.check("the row with 2.37 is among them", ((off["model"] == "Qwen3.5-27B-4bit") & (off["speedup"] == 2.37)).any())
+
+# %% [markdown]
+# ## 70 to 75 %, or 82.5 %?
+#
+# The post gives an acceptance of 70 to 75 % with blocks of four to five, another of 82.5 % at block 5, and compares with 88 to 90 % published. If all of these were one quantity, the
+# first two would contradict each other. The identity above says which can be which.
+
+# %%
+values = page.published.frame("df_acceptance").set_index("quantity")["value"]
+ceiling = {b: 100 * (b - 1) / b for b in (4, 5, 16)}
+at_five = values["acceptance at block size 5 (%)"]
+for block, limit in ceiling.items():
+    page.number(f"ceiling_{block}", limit, ".1f" if limit % 1 else ".0f", "% accepted/emitted")
+page.number("at_five", at_five, ".1f", "%", "df_acceptance")
+page.say("A round of block $B$ emits at most $B$ tokens, so accepted/emitted is at most $1-1/B$: [[ceiling_4]] % at block 4, [[ceiling_5]] % at block 5, [[ceiling_16]] % at block 16. "
+         "**[[at_five]] % at block 5 cannot be accepted/emitted.** It can be accepted/drafted.")
+page.check("82.5 % is above the ceiling of block 5, and 70 to 75 % is not", at_five > ceiling[5] > values["acceptance high (%)"])
+
+# %%
+low, high = values["acceptance low (%)"], values["acceptance high (%)"]
+reading = [{"figure": f"{at_five:g} % at block 5", "read as": "accepted/drafted", "block": 5, "tokens per cycle": f"{1 + 4 * at_five / 100:.2f}"},
+           {"figure": f"{at_five:g} % at block 5", "read as": "accepted/emitted", "block": 5, "tokens per cycle": "impossible"},
+           {"figure": f"{low:g} to {high:g} %", "read as": "accepted/emitted", "block": "any", "tokens per cycle": f"{1 / (1 - low / 100):.2f} to {1 / (1 - high / 100):.2f}"},
+           {"figure": f"{low:g} to {high:g} %", "read as": "accepted/drafted", "block": "4 to 5", "tokens per cycle": f"{1 + 3 * low / 100:.2f} to {1 + 4 * high / 100:.2f}"},
+           {"figure": "88 to 90 % published", "read as": "accepted/emitted", "block": 16, "tokens per cycle": f"{1 / (1 - 0.88):.1f} to {1 / (1 - 0.90):.1f}"}]
+page.check("the published range is the one of the table",
+           (values["published acceptance low (%)"], values["published acceptance high (%)"]) == (88, 90))
+page.show(pd.DataFrame(reading), "readings", "What each acceptance of the post would mean in tokens per cycle, computed here")
+
+# %%
+t = np.linspace(1, 12, 111)
+figure, ax = draw.panels(height=3.4)
+curves = {"accepted/emitted, any block": 100 * (1 - 1 / t)} | {f"accepted/drafted, block {b}": np.where(t <= b, 100 * (t - 1) / (b - 1), np.nan) for b in (16, 5, 4)}
+for i, (name, ys) in enumerate(curves.items()):
+    look = palette.style(name, i)
+    ax.plot(t, ys, color=look.color, linestyle=look.dash, label=name)
+ax.axhspan(low, high, color="#e8e8e8", zorder=0)
+ax.axhline(at_five, color=palette.BLACK, linewidth=0.9, linestyle=(0, (4, 3)))
+ax.annotate(f"{at_five:g} %", (11.9, at_five + 1.5), ha="right", fontsize=7.6)
+ax.annotate(f"{low:g} to {high:g} %", (7, (low + high) / 2), va="center", fontsize=7.6)
+ax.axvline(5, color=palette.GREY, linewidth=0.9, linestyle=":")
+ax.annotate("most that block 5 can emit", (5.1, 6), fontsize=7.6)
+ax.set_xlabel("tokens per cycle")
+ax.set_ylabel("acceptance (%)")
+ax.set_ylim(0, 102)
+page.figure(above(figure, 2), "acceptances", "One drafter, several acceptances: the same tokens per cycle under each name; the grey band and the dashed line are the post's two figures",
+            "Accepted/emitted rises steeply and flattens; accepted/drafted rises linearly with a slope set by the block. At 5 tokens per cycle accepted/emitted is 80 percent, under the dashed line at 82.5.")
+
+# %% [markdown]
+# The reading that fits best is that two counters are mixed: 82.5 % as accepted/drafted and 70 to 75 % as accepted/emitted. That is **our inference**; the post does not define the word. Either
+# way the comparison with 88 to 90 % is not one: at block 5 accepted/emitted cannot exceed 80 %, however good the drafter.
+
+# %% [markdown]
+# ## Negative results
+#
+# ### An engine rewrite is not the way to faster decoding
+
+# %%
+page.negative("An engine rewrite", "decode_loss_low", "decoding speed lost by the replacement, at least (%)",
+              {"prefill_low": "prefill won, from (%)", "prefill_high": "to (%)", "decode_loss_high": "decoding lost, at most (%)", "port_pct": "a kernel-level port reached, % of the mature framework"})
+
+# %% [markdown]
+# Decoding one token at a time is bound by reading the weights, and every engine reads the same weights. The ceilings quoted above say as much: nothing to win on decode.
+
+# %% [markdown]
+# ### The combined ratio does not measure drafting
+
+# %%
+page.negative("The combined ratio", "quant_baseline", "4-bit decoding without any drafting, tok/s: faster than the drafted 8-bit incumbent",
+              {"incumbent_low": "incumbent, from (tok/s)", "incumbent_high": "to (tok/s)"})
+
+# %% [markdown]
+# The post says this itself, and ran the baseline that shows it. What it could not see from that one row is that the baseline differs from the incumbent in three ways (the cells above).
+
+# %% [markdown]
+# ### The published decay does not extrapolate to 26k
+
+# %%
+page.negative("The published decay curve", "measured", "factor at 26k as the post has it", {"published_4k": "published at 4k"})
+
+# %% [markdown]
+# Of all results on this page this is the one that does not carry its label. The curve was never by context, and the factor at 26k has no plain row under it. Nothing has been extrapolated, so
+# nothing has been refuted.
+
+# %% [markdown]
+# ### The published acceptance does not carry over
+
+# %%
+page.negative("Published acceptance", "observed_high", "acceptance observed, at most (%)", {"observed_low": "observed, from (%)", "published_low": "published, from (%)", "published_high": "to (%)"})
+
+# %% [markdown]
+# True as a statement about two printed figures. As a statement about drafters it compares block 16 with block 4 to 5 under a ratio whose ceiling depends on the block.
+
+# %% [markdown]
+# ### A baseline of 1.87 tok/s is no baseline
+
+# %%
+page.negative("An earlier 1.87", "value", "tok/s reported by the discarded run")
+
+# %% [markdown]
+# A drafter compared with that run would have looked twenty times faster. The author found two faults in it (heat and process priority) and threw it away.
+
+# %%
+page.number("absurd", plain4 / page.value("df_bad_baseline", "value", quantity="reported tok/s"), ".0f", "x", "df_decomposition, df_bad_baseline")
+page.say("Plain 4-bit decoding alone would have been [[absurd]] times that baseline.")
+
+# %% [markdown]
+# ### The released package does not know the model
+
+# %%
+page.negative("The package-index release")
+
+# %% [markdown]
+# The number of a version does not identify the code. That is why the raw rows of this repository carry a digest of the package.
+
+# %% [markdown]
+# ### Two projects with one command cannot share an environment
+
+# %%
+page.negative("Two projects")
+
+# %% [markdown]
+# Neither reports the collision; one simply shadows the other.
+
+# %% [markdown]
+# ### No drafter exists for the production checkpoint
+
+# %%
+page.negative("A draft exists")
+
+# %% [markdown]
+# So the headline is about a checkpoint that is not the one in production. What acceptance a modified target would see is unknown.
+
+# %% [markdown]
+# ### A native multi-token head is slower than plain decoding on the smaller machine
+
+# %%
+page.negative("The native multi-token head", "mtp", "tok/s with the native head, on the smaller machine of the pull request", {"ar": "plain", "dflash": "block diffusion"})
+
+# %% [markdown]
+# A drafter that comes with the model is not free. On this machine its rounds cost more than they commit.
+
+# %% [markdown]
+# ## Verdict
+
+# %%
+page.verdict()
+page.note("The post carries no formal")
+
+# %%
+page.note("The strategic position")
+
+# %% [markdown]
+# ## Measured here
+
+# %%
+if page.measured():
+    counts = pd.DataFrame(page.rows.rows)["kind"].value_counts().rename_axis("kind of row").reset_index(name="rows")
+    page.show(counts, "measured-rows", "Rows recorded here", sources=[page.rows])
+
+# %% [markdown]
+# What to measure is clear from the cells: 8-bit and 4-bit weights, plain and drafted by *one* drafter, short and long prompt, interleaved, with the factors and their interaction reported
+# instead of a ratio from corner to corner.
+
+# %% [markdown]
+# ## Threats to validity
+#
+# **Of the post.** One prompt, one machine that is not named, no number of repeats, ranges of unknown meaning, no dates. Losslessness is stated and not tested. The drafted 8-bit cell and the drafted
+# 4-bit cells use different drafters. The results table is missing from the text we have; the rows here were rebuilt from the prose, so the table may have held a row that we miss.
+#
+# **Of this reading.** That the post's multipliers come from that README, and that its two acceptances are two counters, are inferences. The recomputed columns assume that every emitted token belongs to a round
+# and that the block is the one read upstream; for the newer drafter the block was not read and its column stays empty. Upstream has its own faults (the table of facts read above).
+
+# %% [markdown]
+# ## Provenance
+
+# %%
+page.provenance()
+
+# %%
+page.finish()
