@@ -161,7 +161,7 @@ def naive(ids, eos, stops, budget, decode):
     return budget, decode(ids[:budget]), "length"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, derandomize=True, database=None, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(list(b"abab  ")), st.sampled_from(list("é→🙂".encode())), st.integers(0, 255)), min_size=1,
                 max_size=30), st.lists(st.text("ab é→🙂", min_size=1, max_size=4), max_size=3), st.data())
 def test_any_text_any_stops_any_cycles(ids, stops, data):

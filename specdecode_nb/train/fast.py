@@ -1,7 +1,7 @@
 """Training-only arithmetic for CPUs: a sigmoid that costs multiplications instead of libm calls.
 
 MLX's CPU ``exp`` takes about 12 ns an element on one thread, which is a third of a training step of the small target.
-A degree-6 polynomial on the fractional exponent agrees with it to 3e-7 relative. Decoding always uses MLX's own.
+A degree-6 polynomial on the fractional exponent agrees with it to 3e-7 relative up to 4, to 4e-6 up to 85. Decoding always uses MLX's own.
 """
 from __future__ import annotations
 
