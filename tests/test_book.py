@@ -163,7 +163,7 @@ def test_the_interval_drawn_is_the_interval_given():
 
 # --- tables ---
 
-FRAME = pd.DataFrame({"arm": ["a|b", "c_d <5 %>"], "n": [3, 12000], "x": [0.5, None], "ok": [True, False], "mixed": [1, 2.5]})
+FRAME = pd.DataFrame({"arm": ["a|b", "c_d <5 %>"], "n": [3, 12000], "x": [0.5, None], "ok": [True, False], "mixed": pd.Series([1, 2.5], dtype=object)})
 
 
 def test_a_table_reads_without_style_and_twice_the_same():

@@ -14,8 +14,9 @@ import nbformat
 from .. import paths
 from ..errors import BadInput
 from ..records import load_rows, parse, read_text, sha256
-from . import notebooks, numbers, published
+from . import acts, notebooks, numbers, published
 from .errors import RunFailed
+from .page import measured_path
 
 LARGEST = 1_000_000  # bytes of one executed notebook
 LEAK = re.compile(r"/(?:home|root|Users|tmp|private|var/folders|work)/[\w.]|ipykernel_\d|\bat 0x[0-9a-f]{6,}|\r|Traceback \(most recent")
@@ -71,6 +72,9 @@ def strays() -> Iterator[str]:
 def pair(act: str) -> Iterator[str]:
     """One text source and its executed notebook, and everything that the notebook shows."""
     path, remedy = paths.notebooks() / f"{act}.ipynb", f"run `specdecode-nb build {act}`"
+    if not path.exists():
+        yield f"{name(path)} has not been built; {remedy}."
+        return
     try:
         source = notebooks.read_source(act)
         text = read_text(path, "executed notebook")
@@ -137,9 +141,9 @@ def shown(act: str, output) -> Iterator[str]:
             path = paths.root() / file
             if not path.exists() or sha256(path.read_bytes()) != digest:
                 yield f"{file} has changed since"
-        for act_file in sorted((paths.data() / "measured").glob(f"*/{act}.json")):
-            if name(act_file) not in about["sources"] and act_file.parent.name == "tiny-hybrid":
-                yield f"{name(act_file)} has been measured since"
+        rows = measured_path(act, acts.get(act).defaults.get("target", ""))
+        if rows.exists() and name(rows) not in about["sources"]:
+            yield f"{name(rows)} has been measured since"
 
 
 def readable(cell) -> str:

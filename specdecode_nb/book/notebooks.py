@@ -129,10 +129,12 @@ def execute(act: str, params: dict, staging: Path, cwd: Path, command: str, sour
         failure = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     if saved.exists():
         book = nbformat.read(saved, as_version=4)
+        book.cells = [c for c in book.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]  # its banners would shift the count
     number, reason = next(faults(act, book), (None, ""))
     if failure or number is not None:
         first = next(iter(book.cells[number].source.splitlines()), "") if number is not None else ""
-        where = f" in cell {number} ({first.strip()})" if first else ""
+        counted = sum("injected-parameters" not in c.metadata.get("tags", []) for c in book.cells[:number])
+        where = f" in cell {counted} ({first.strip()})" if first else ""
         raise RunFailed(f"{act} stopped{where}: {failure or reason}.")
     saved.unlink()
     return normalise(act, book)
