@@ -272,7 +272,7 @@ def audit(rows: Iterable[dict]) -> dict:
     beyond = unexplained + sum(gap > 1.0001 for gap in known)
     return {"rows": len(rows), "identical": len(rows) - len(gaps), "divergences": len(gaps), "exact ties": sum(gap == 0 for gap in known),
             "within one ULP": len(gaps) - beyond, "beyond one ULP": beyond, "median gap": plain.median(known) if known else None,
-            "max gap": max(known, default=None), "verdict": "DEFECT" if beyond else "ARITHMETIC"}
+            "max gap": max(known, default=None), "verdict": "DEFECT" if beyond else "ARITHMETIC" if gaps else "IDENTICAL"}
 
 
 def tie_rate(rows: Sequence[dict]) -> dict:

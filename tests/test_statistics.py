@@ -150,7 +150,7 @@ def test_audit_counts():
     rows = [row(identical_to_ar=False, divergence_gap_ulps=g) for g in gaps] + [row(), row(identical_to_ar=None)]
     found = st.audit(rows)
     assert (found["rows"], found["identical"], found["divergences"], found["exact ties"], found["within one ULP"], found["beyond one ULP"]) == (6, 1, 5, 1, 3, 2)
-    assert found["verdict"] == "DEFECT" and st.audit(rows[:3])["verdict"] == "ARITHMETIC" and st.audit([row()])["max gap"] is None
+    assert found["verdict"] == "DEFECT" and st.audit(rows[:3])["verdict"] == "ARITHMETIC" and st.audit([row()])["verdict"] == "IDENTICAL"
 
 
 def test_ties_and_categories():

@@ -30,6 +30,8 @@ rows = ""               # row file; empty: the committed one of the target
 import math
 import re
 
+import pandas as pd
+
 from specdecode_nb.book import draw, published, start
 
 page = start("act3", globals())
@@ -112,7 +114,8 @@ conditioned = page.published.negative("A timestep conditioner").numbers
 bias = page.published.frame("act3_run1_bias").iloc[-1]
 ts = [c for c in page.published.frame("act3_run1_bias").columns if c.startswith("t=")]
 norms = [bias[c] for c in ts]
-page.figure(draw.bars(ts, {"bias": norms}, "norm", reference=conditioned["embed_norm"], fmt=".1f"), "bias-norm",
+figure, ax = draw.panels(height=2.4)
+page.figure(draw.bars(ts, {"bias": norms}, "norm of the bias", reference=conditioned["embed_norm"], fmt=".1f", ax=ax), "bias-norm",
             "Norm of the timestep bias at the aborted step of run 1, by noise level; the dashed line is the mean norm of a token embedding",
             "Three bars of thirteen to fifteen by noise level, against a dashed line below one: the bias dwarfs the embeddings it is added to.")
 
@@ -144,7 +147,7 @@ page.figure(draw.lines({f"t = {c[2:]}": (step, dynamics[c].tolist()) for c in ("
 # %%
 figure, (left, right) = draw.panels(2, height=2.9)
 draw.lines({"run 2": (step, dynamics["canvas L1 at t=0.50"].tolist()), "run 1 (aborted)": (run1["step"].tolist(), run1["canvas L1"].tolist())},
-           "training step", "canvas L1 (max 2)", reference=0.5, ylim=(0, 2), title="Reading the canvas", ax=left)
+           "training step", "canvas L1 (max 2)", reference=0.5, ylim=(-0.06, 2), title="Reading the canvas", ax=left)
 draw.lines({"run 2": (step, dynamics["AR perplexity"].tolist()), "run 1 (aborted)": (run1["step"].tolist(), run1["AR perplexity"].tolist())},
            "training step", "AR perplexity", ylim=(0, 9.6), title="Ordinary decoding", ax=right)
 page.figure(figure, "canvas-and-ar", "Canvas L1 and held-out AR perplexity over training, both runs; the dashed line is the least canvas L1 of criterion 5. The canvas L1 of run 2 is at t = 0.50; "
@@ -164,7 +167,7 @@ page.check("both terms of the loss fell", (losses["last"] < losses["first"]).all
 # %% [markdown]
 # ## Held-out result
 #
-# Accuracy falls with noise, as it must if the model uses what it sees. Compare Act II, whose arms were flat.
+# Accuracy falls with noise, as it must if the model uses what it sees. Compare Act II, whose arms were nearly flat.
 
 # %%
 page.table("act3_heldout")
@@ -203,7 +206,7 @@ page.check("the published factor fits the rounded start of the run, and criterio
 # ### Negative result: the model preserves visible tokens
 #
 # Criterion 3 asked that the output at a *visible* position repeat the visible token. It almost never does. The loss scores masked positions only, and at visible ones
-# nothing was ever asked of the model; there it still names the *next* token, as it did before. A decoder that keeps the visible tokens by
+# nothing was ever asked of the model; there, as we read it, it still names the *next* token, as it did before. A decoder that keeps the visible tokens by
 # construction, as the sampler does, is not hurt by this. The criterion stays failed.
 
 # %%
@@ -260,8 +263,8 @@ page.number("windows", windows, ",", "windows", "data/published/act3.json: setup
 page.number("batch", used // steps, "", "windows a step", "data/published/act3.json: act3_cost, setup")
 page.number("rate", cost["diffusion supervision"] / cost["wall clock"] / 60, ".0f", "tok/s", "data/published/act3.json: act3_cost")
 page.number("rate_published", cost["canvas throughput"], ".0f", "tok/s", "data/published/act3.json: act3_cost")
-page.say("The supervision counts say what the run saw: [[windows_used]] windows, [[batch]] a step, out of the [[windows]] prepared, so no window was seen twice. Over the whole wall clock that is [[rate]] canvas tokens a second; "
-         "the published [[rate_published]] must leave out evaluations and start (our inference).")
+page.say("The supervision counts say what the run saw: [[windows_used]] windows, [[batch]] a step, out of the [[windows]] prepared, so no window had to be seen twice. Over the whole wall clock that is [[rate]] canvas tokens a second; "
+         "the published [[rate_published]] presumably leaves out evaluations and start-up (our inference).")
 page.check("canvas and AR supervision agree on the number of windows", used * canvas == cost["diffusion supervision"] and used * (length - 1) == cost["AR supervision"])
 page.check("less than one pass over the data", used < windows and length == prefix + canvas)
 
@@ -269,7 +272,7 @@ page.check("less than one pass over the data", used < windows and length == pref
 # ## Ordinary decoding improved, with a caveat
 #
 # AR perplexity fell well below its start instead of rising. The adapter was trained with an AR loss on the same corpus, so this is what ordinary fine-tuning on that corpus would
-# do as well. It shows that the denoising loss did no harm; it does not show that it helped. There is no arm without it.
+# do as well. It shows that the denoising loss did not undo this gain; whether it added to it or cost some of it cannot be told. There is no arm without it.
 
 # %%
 page.number("ppl_start", dynamics["AR perplexity"].iloc[0], ".2f", "", "data/published/act3.json: act3_dynamics")
@@ -291,7 +294,8 @@ page.verdict()
 
 # %%
 if page.measured():
-    page.say(page.measured_label)
+    counted = pd.Series([row.get("arm", row["kind"]) for row in page.rows.rows]).value_counts(sort=False)
+    page.show(pd.DataFrame({"arm": counted.index, "rows": counted.tolist()}), "measured", "Rows of this Act measured here, by arm", sources=[page.rows])
 
 # %% [markdown]
 # ## Threats to validity
@@ -302,7 +306,7 @@ if page.measured():
 # - **A criterion that the objective cannot meet.** Criterion 3 was fixed without noticing that nothing trains it. Reading the run as a success means setting
 #   aside a criterion after the fact, which is why the record says failure.
 # - **Same corpus for training and test.** Held-out windows are of the same WikiText; nothing is known about other text.
-# - **Starting values differ** between the initialization table, run 1 and run 2, as their samples do; none of the criteria turns on it.
+# - **Starting values differ** between the initialization table, run 1 and run 2. The published tables do not say why; none of the criteria turns on it.
 # - **No raw data.** No intervals can be computed for the held-out table; the number of its windows is not in the published tables.
 
 # %%

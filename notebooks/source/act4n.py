@@ -126,7 +126,7 @@ page.negative("Structured noise states", "stage2_runs_done", "held-out runs done
 # %% [markdown]
 # ## What it was to repair
 #
-# Both defects are those that the audit of Act II named. In IV-N, controls were to run at the same mixing gate as the arms, and the shuffled control was to draw a new
+# The first of the two defects below is one that the audit of Act II named. In IV-N, controls were to run at the same mixing gate as the arms, and the shuffled control was to draw a new
 # permutation at every forward pass.
 
 # %%
@@ -160,7 +160,8 @@ page.verdict()
 
 # %%
 if page.measured():
-    page.say(page.measured_label)
+    counted = pd.Series([row.get("arm", row["kind"]) for row in page.rows.rows]).value_counts(sort=False)
+    page.show(pd.DataFrame({"arm": counted.index, "rows": counted.tolist()}), "measured", "Rows of this Act measured here, by arm", sources=[page.rows])
 
 # %% [markdown]
 # ## Threats to validity

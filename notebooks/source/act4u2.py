@@ -107,7 +107,7 @@ def step(S, k, v, g, beta):
 
 
 committed = (0.5 * dice.standard_normal((SIZE, SIZE))).astype(F)
-block = [(unit(SIZE), dice.standard_normal(SIZE).astype(F), 0.9, 0.5) for _ in range(ROWS)]  # key, value, decay, write strength
+block = [(unit(SIZE), 1.6 * dice.standard_normal(SIZE).astype(F), 0.9, 0.5) for _ in range(ROWS)]  # key, value, decay, write strength
 states, innovations = [committed], []
 for row in block:
     state, delta = step(states[-1], *row)
@@ -117,7 +117,7 @@ for row in block:
 # %%
 cache = np.full((4 + ROWS, SIZE), np.nan)
 cache[:4] = 0.5 * dice.standard_normal((4, SIZE))
-figure, axes = draw.panels(columns=ROWS + 1, rows=2, height=3.1, gridspec_kw={"height_ratios": [9, 12]})
+figure, axes = draw.panels(columns=ROWS + 1, rows=2, height=2.7, gridspec_kw={"height_ratios": [9, 12]})
 for n in range(ROWS + 1):
     if n:
         cache[3 + n] = 0.5 * dice.standard_normal(SIZE)
@@ -126,13 +126,16 @@ for n in range(ROWS + 1):
         ax.set_xticks([])
         ax.set_yticks([])
         ax.grid(False)
-    axes[0, n].set_title("before" if not n else f"after row {n}", fontsize=8)
-    changed = (states[n] != states[n - 1]).mean() if n else 0.0
-    axes[1, n].set_xlabel("" if not n else f"{changed:.0%} changed", fontsize=8)
-axes[0, 0].set_ylabel("attention cache\n(one row a token)", fontsize=8)
-axes[1, 0].set_ylabel("recurrent state\n(one matrix)", fontsize=8)
-figure.colorbar(image, ax=axes, label="entry", shrink=0.8)
-page.figure(figure, "trim", "What a block of five rows does to an attention cache (top: one more row each, nothing else changes) and to a recurrent state (bottom: every entry changes at every row)",
+        ax.spines[:].set_visible(False)
+    axes[0, n].set_title("before" if not n else f"row {n}", fontsize=8, fontweight="normal", loc="center")
+    axes[0, n].set_xlabel("rewritten:" if not n else "0 %", fontsize=8)
+    axes[1, n].set_xlabel("rewritten:" if not n else f"{(states[n] != states[n - 1]).mean():.0%}".replace("%", " %"), fontsize=8)
+axes[0, 0].set_ylabel("attention cache", fontsize=8)
+axes[1, 0].set_ylabel("recurrent state", fontsize=8)
+bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[-1.5, 0, 1.5])
+bar.ax.tick_params(labelsize=7.5)
+bar.set_label("value of an entry", fontsize=8)
+page.figure(figure, "trim", "What a block of five rows does to an attention cache (top: one more line each, nothing is rewritten) and to a recurrent state (bottom: every entry is rewritten at every row)",
             "Two rows of six small heat maps. On top a cache grows by one line per row while its other lines stay. Below, the square state matrix changes in all of its entries at each row.",
             sources=[page.computed])
 
@@ -230,8 +233,18 @@ page.check("a tape in bfloat16 is not exact, and a wrong state is much further o
 
 # %%
 tape_numbers = heads * (value_dim + key_dim + 1)
+rows_k4 = 4 + 1
+megabytes = {"replay": 0.0, "snapshot": rows_k4 * state_mb, "rewind": layers * rows_k4 * heads * (value_dim + key_dim + 2) * 4 / 1e6, "innovation tape": layers * rows_k4 * tape_numbers * 4 / 1e6}
+costs = pd.DataFrame([{"way": w, "recorded beside the state before": mb, "work to keep some of the rows": work, "exact": exact} for (w, mb), (work, exact) in zip(megabytes.items(), (
+    ("a forward of the whole model over the kept rows", "yes"), ("pick one", "yes"), ("one step backward a dropped row and layer", "on paper only"), ("one fade-and-add a kept row and layer", "yes, in the precision and order of the step")))])
+costs.attrs = {"units": {"recorded beside the state before": "MB at K=4"}}
+page.show(costs, "costs", "What each way records and does, for the shapes of the published model at K=4; computed, not measured", fmt={"recorded beside the state before": ".1f"}, sources=[page.published, page.computed])
 page.number("tape_ratio", heads * value_dim * key_dim / tape_numbers, ".0f", "times", "u2_state: shape")
-page.say("What the tape saves follows from the shapes: a state has heads × $d_v$ × $d_k$ entries, a tape row heads × ($d_v$ + $d_k$ + 1). At the sizes of this model that is [[tape_ratio]] times less.")
+page.say("The difference between matrices and vectors follows from the shapes: a state has heads × $d_v$ × $d_k$ entries, a tape row heads × ($d_v$ + $d_k$ + 1). At the sizes of this model that is [[tape_ratio]] times less.")
+
+# %% [markdown]
+# Two more are met in practice. Keeping *one* extra state at the boundary of what is already confirmed is exact for a single drafted token and no more. Resetting the recurrent layers while trimming the
+# attention layers is wrong: the layers then disagree about what has been read.
 
 # %% [markdown]
 # ## 5. Criteria
@@ -334,7 +347,10 @@ page.note("AR agreement is 0.853 in every mode")
 # %%
 modes = ("replay", "snapshot", "rewind")
 xar = headline.set_index(["block size", "mode"])["xAR"]
-page.figure(draw.bars(["K=2", "K=4"], {m: [xar[2, m], xar[4, m]] for m in modes}, "speed (× plain decoding)", reference=1.0, fmt=".2f"), "speed",
+figure, ax = draw.panels(height=2.9)
+draw.bars(["K=2", "K=4"], {m: [xar[2, m], xar[4, m]] for m in modes}, "speed (× plain decoding)", reference=1.0, fmt=".2f", ax=ax)
+ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+page.figure(figure, "speed",
             "Speed against plain decoding in the same session, by way of undoing",
             "Grouped bars. At K=2: replay 0.93, snapshot 1.09, rewind 1.01. At K=4: replay 0.79, snapshot 1.03, rewind 0.78. Only snapshot is above one at both.")
 
@@ -357,10 +373,12 @@ price = pd.DataFrame([{"block size": r["block size"], "mode": r["mode"], "TPF": 
 page.show(price, "price", "What a forward costs, in plain steps; computed here", fmt={"TPF": ".3f", "× plain": ".3f", "plain steps per forward": ".2f"})
 steps_of = price.set_index(["block size", "mode"])["plain steps per forward"]
 page.number("price_snapshot_k4", steps_of[4, "snapshot"], ".2f", "plain steps per forward", "u2_headline")
+page.number("price_snapshot_k2", steps_of[2, "snapshot"], ".2f", "plain steps per forward", "u2_headline")
 page.number("price_rewind_k4", steps_of[4, "rewind"], ".2f", "plain steps per forward", "u2_headline")
 page.number("price_replay_k4", steps_of[4, "replay"], ".2f", "plain steps per forward", "u2_headline")
 page.say("Snapshot's forwards are dearer than replay's ([[price_snapshot_k4]] plain steps against [[price_replay_k4]] at K=4; many of the latter are short re-runs). It wins because there are so many fewer. Rewind saves the "
-         "same forwards, but its arithmetic at commit brings the price to [[price_rewind_k4]], and the saving is gone. That is why K=2 is ahead of K=4 here although K=4 has the higher TPF.")
+         "same forwards, but its arithmetic at commit brings the price to [[price_rewind_k4]], and the saving is gone. The price rises with the block too: with snapshot it is [[price_snapshot_k2]] at K=2. That is why K=2 "
+         "is ahead of K=4 here although K=4 has the higher TPF.")
 page.check("at both block sizes a forward costs least with replay and most with rewind", all(steps_of[k, "replay"] < steps_of[k, "snapshot"] < steps_of[k, "rewind"] for k in (2, 4)))
 
 # %%
@@ -392,11 +410,13 @@ page.check("the projection for K=8 is within 2 % of what the shapes give", abs(r
 # %%
 ks = (1, 2, 4, 8, 16)
 figure, ax = draw.panels(height=2.9)
-draw.lines({"every state (from the shapes)": (ks, [recorded_mb(k) for k in ks]), "innovation tape (from the shapes)": (ks, [tape_mb(k) for k in ks]),
-            "published, measured": ([k for k in memory.index if memory.loc[k, "kind"] == "measured"], [memory.loc[k, "recorded state"] for k in memory.index if memory.loc[k, "kind"] == "measured"])},
-           "block size K", "held until the commit (MB)", log_x=True, ylim=(0, 960), ax=ax)
+measured = memory[memory["kind"] == "measured"]
+draw.lines({"every state (from the shapes)": (ks, [recorded_mb(k) for k in ks]), "innovation tape (from the shapes)": (ks, [tape_mb(k) for k in ks])}, "block size K", "held until the commit (MB)", ylim=(0, 960), ax=ax)
+ax.plot(measured.index, measured["recorded state"], linestyle="none", marker="*", markersize=13, color=palette.ORANGE, markeredgecolor="#000000", markeredgewidth=0.6, label="published, measured")
+ax.set_xticks(ks)
+ax.legend(loc="upper left")
 page.figure(figure, "memory", "Memory held until the commit, by block size: every state, or a tape; the two published measurements lie on the first",
-            "Two lines over K from 1 to 16. Keeping every state rises in proportion to K, to about 900 MB; the tape stays near 60 MB. The published 204 and 305 MB lie on the first line.",
+            "Two lines over K from 1 to 16. Keeping every state rises steadily from 150 to about 900 MB; the tape stays between 55 and 75 MB. The published 204 and 305 MB lie on the first line.",
             sources=[page.published, page.computed])
 
 # %%
@@ -436,7 +456,7 @@ errors = {"right": float(np.abs(F(g) * committed @ projector + write - states[1]
 page.check("the factor on the right reproduces the step to rounding, on the left it does not", errors["right"] < 1e-6 and errors["left"] > 0.05)
 
 # %%
-page.table("u2_conditioning", caption="The gates of the frozen model on held-out text")
+page.table("u2_conditioning", caption="The gates of the frozen model on held-out text", fmt={c: ".6g" for c in ("min", "p10", "median", "p90", "p99", "p99.9", "max")})
 gates = frame("u2_conditioning").set_index("quantity")
 page.check("the last row follows from the first", all(abs(gates.loc["beta", c] / (1 - gates.loc["beta", c]) / gates.loc["beta/(1-beta)", c] - 1) < 0.02 for c in ("min", "p10", "median", "p90", "p99", "p99.9")))
 page.check("the 99.9th percentile of beta is the largest bfloat16 below one, to the published digits", round(1 - 2**-8, 4) == gates.loc["beta", "p99.9"])
@@ -451,8 +471,10 @@ guard = max(r["max amplification"] for r in frame("u2_threshold").to_dict("recor
 ax.axhline(guard, color="#000000", linewidth=0.9, linestyle=(0, (4, 3)))
 ax.annotate("the guard, for a whole block", (0, guard), xytext=(0, 3), textcoords="offset points", fontsize=7.8)
 ax.set_yscale("log")
+ax.set_ylim(0.8, 4000)
 ax.set_xticks(range(6), [*marks, "max"])
-ax.annotate("infinite: β reaches 1, g reaches 0", (5.1, 400), fontsize=7.8, ha="right")
+ax.set_xlim(-0.2, 5.4)
+ax.annotate("no bound:\nβ reaches 1, g reaches 0", (5, 3600), xytext=(5, 500), ha="center", fontsize=7.8, arrowprops={"arrowstyle": "->"})
 page.figure(figure, "amplification", "How much one backward step amplifies an error, by percentile of the published gate statistics; the decay's upper percentiles were not published",
             "Amplification by 1/(1-beta) rises from 1.1 at the tenth percentile over 2 at the median and 9 at p90 to 64 at p99 and 256 at p99.9, past the guard of 100; the maximum is infinite.")
 
@@ -500,7 +522,7 @@ ax.plot(span, unit_roundoff * span, color="#000000", linewidth=0.9, linestyle=(0
 ax.axvline(guard, color="#767676", linewidth=0.9)
 ax.annotate("guard", (guard, ax.get_ylim()[0]), xytext=(3, 4), textcoords="offset points", fontsize=7.8)
 page.figure(figure, "rewind-error", "Error of a rewound toy state against the accumulated amplification; dashed: amplification times the rounding unit of single precision. Gates drawn independently from the published percentiles",
-            "Log-log scatter. Points for one, three and five undone rows rise along the dashed diagonal from 1e-7 at amplification 1 to about 1e-2 at large amplification; at the guard of 100 errors are about 1e-5.",
+            "Log-log scatter. Points for one, three and five undone rows rise along the dashed diagonal, from about 1e-7 at amplification 1 to some 1e-4 at amplifications above 1e4; one row undone stays left of the guard, five rows lie mostly right of it.",
             sources=[page.published, page.computed])
 page.check("the error stays below four rounding units times the amplification", bool((every[:, 1] < 4 * unit_roundoff * every[:, 0]).all()))
 
@@ -508,7 +530,7 @@ page.check("the error stays below four rounding units times the amplification", 
 # So the built rewind carries a guard: a head whose accumulated $a$ exceeds a limit takes its recorded state instead. The limit was chosen on a test fixture:
 
 # %%
-page.table("u2_threshold", caption="The limit of the guard on a test fixture: is the result correct, and how often does it fall back?")
+page.table("u2_threshold", caption="The limit of the guard on a test fixture: whether the result is correct, and how often it falls back")
 page.table("u2_fallback", caption="Fallback on the real model, in % of head-steps")
 
 # %%
@@ -646,7 +668,7 @@ between = u4.value("u4_calibration", "sd (n=3)", quantity="K=4 speedup")
 page.number("session_sd", between, ".3f", "× plain, standard deviation between three evaluations", "data/published/act4u4.json: u4_calibration")
 page.number("margin_k4", xar[4, "snapshot"] - 1, "+.2f", "× plain", "u2_headline")
 page.number("gain_over_replay", xar[4, "snapshot"] / xar[4, "replay"], ".2f", "times", "u2_headline")
-page.say("In figures: the margin over plain decoding at K=4 is [[margin_k4]], and Act IV-U4 measured a standard deviation of [[session_sd]] between evaluations of one adapter whose noise was not keyed. Against replay the factor is [[gain_over_replay]].")
+page.say("In figures: the margin over plain decoding at K=4 is [[margin_k4]], and Act IV-U4 measured a standard deviation of [[session_sd]] between evaluations of one adapter under different draws of the noise. Against replay the factor is [[gain_over_replay]].")
 page.check("the margin over plain decoding at K=4 is within one such deviation, the gain over replay is not", xar[4, "snapshot"] - 1 < between < xar[4, "snapshot"] - xar[4, "replay"])
 
 # %% [markdown]

@@ -17,10 +17,13 @@
 # Overview of the monograph: the story in one screen, a table of the Acts, every claim with its outcome, what the sources leave open, and how to read, run and cite.
 
 # %%
+import re
+
 import pandas as pd
 
 from specdecode_nb import paths
 from specdecode_nb.book import draw, overview, published, start
+from specdecode_nb.book.page import Computed
 
 page = start("overview", globals())
 facts = {act: published.load(act) for act in paths.ACTS}
@@ -30,6 +33,15 @@ merit = {act: {m.name: m.value for m in f.facts.figures_of_merit} for act, f in 
 def number(name: str, act: str, value, fmt: str = "", unit: str = "") -> None:
     """A number of this page that comes from an Act's published facts."""
     page.number(name, value, fmt, unit, facts[act].name)
+
+
+def under(label: str, acts: list) -> list:
+    """The facts of several Acts as one origin with one label."""
+    return [Computed(facts[a].name, facts[a].digest, f"published: {label}") for a in acts]
+
+
+dates = sorted({day for f in facts.values() for day in re.findall(r"20\d\d-\d\d-\d\d", f.facts.date or "")})
+ALL = under(f"the thirteen Acts, {dates[0]} to {dates[-1]} and one undated; model, machine and date of each stand in the table of Acts", list(paths.ACTS))
 
 
 # %% [markdown]
@@ -95,10 +107,14 @@ page.say("In all: [[acts]] Acts, [[tables]] published tables, [[criteria]] crite
 k4 = {"IV-U": facts["act4u"].value("u_wallclock", "xAR", decoder="K=4"), "IV-U2": merit["act4u2"]["wall clock at K=4"], "IV-U3": merit["act4u3"]["K=4 speedup at step 3200"],
       "IV-U4": merit["act4u4"]["best K=4 speedup (B1 step 16000)"], "IV-S": merit["act4s"]["K=4 speedup (full suite)"],
       "IV-U5": merit["act4u5"]["matched-control K=4 speedup"], "IV-U6": merit["act4u6"]["incumbent K=4 speedup (reproduction)"]}
-gains = [facts[a] for a in ("act4u", "act4u2", "act4u3", "act4u4", "act4s", "act4u5", "act4u6")]
+line = ["act4u", "act4u2", "act4u3", "act4u4", "act4s", "act4u5", "act4u6"]
+machine, = {of[a].setup["hardware"] for a in line}
+days = sorted({day for a in line for day in re.findall(r"20\d\d-\d\d-\d\d", of[a].date)})
+page.check("these Acts share model and machine", all(of[a].setup["model"].startswith("unsloth/Qwen3.5-4B-Base, bf16, frozen") for a in line))
 page.figure(draw.bars(list(k4), {"speed": list(k4.values())}, "speed at K=4 (× plain decoding)", reference=1.0, fmt=".2f"), "k4-by-act",
             "Published speed of blocks of four over plain decoding of the same session, Act by Act. Adapters, prompts and lengths differ between the Acts",
-            "Seven bars. Act IV-U is below plain decoding at 0.67, IV-U2 just above at 1.03, IV-U3 to IV-U6 lie between 1.17 and 1.26.", sources=gains)
+            "Seven bars. Act IV-U is below plain decoding at 0.67, IV-U2 just above at 1.03, IV-U3 to IV-U6 lie between 1.17 and 1.26.",
+            sources=under(f"unsloth/Qwen3.5-4B-Base, bf16, frozen; {machine}; {days[0]} to {days[-1]}", line))
 page.check("every Act after IV-U is faster than plain decoding at K=4, and none by more than 1.26", k4["IV-U"] < 1 < min(v for k, v in k4.items() if k != "IV-U") and max(k4.values()) < 1.26)
 
 # %% [markdown]
@@ -108,14 +124,16 @@ page.check("every Act after IV-U is faster than plain decoding at K=4, and none 
 table = overview.acts()
 counts = [{"passed": sum(c.passed is True for c in f.criteria), "failed": sum(c.passed is False for c in f.criteria), "not judged": sum(c.passed is None for c in f.criteria),
            "negative results": len(f.negative_results)} for f in of.values()]
-acts = pd.concat([table[["act", "question", "verdict"]], pd.DataFrame(counts), table[["date", "measured"]].rename(columns={"measured": "measured here"})], axis=1)
-page.show(acts, "acts", "The Acts in reading order: question, published verdict word for word, criteria, negative results, and what was measured here", sources=list(facts.values()))
+origin = [f.label.removeprefix("published: ") for f in facts.values()]
+acts = pd.concat([table[["act", "question", "verdict"]], pd.DataFrame(counts), table[["measured"]].rename(columns={"measured": "measured here"}),
+                  pd.DataFrame({"model, machine, date": origin})], axis=1)
+page.show(acts, "acts", "The Acts in reading order: question, published verdict word for word, criteria, negative results, and what was measured here", sources=ALL)
 
 # %%
 short = {act: f.title.split(":")[0].split(" (")[0].replace("Act ", "") for act, f in of.items()}
 page.figure(draw.stacked([short[a] for a in acts["act"]], {c: acts[c].tolist() for c in ("passed", "failed", "not judged", "negative results")}, "claims", fmt=".0f"), "outcomes",
             "Criteria by outcome, and negative results, by Act; the number at the end is their sum",
-            "Thirteen stacked bars. Act IV-S is the longest with 24 claims, Act IV-N the shortest with 4; every bar has a part for negative results.", sources=list(facts.values()))
+            "Thirteen stacked bars. Act IV-S is the longest with 24 claims, Act IV-N the shortest with 4; every bar has a part for negative results.", sources=ALL)
 page.check("every Act has at least one negative result; Act IV-S has the most claims",
            (acts["negative results"] > 0).all() and acts.loc[acts[["passed", "failed", "not judged", "negative results"]].sum(axis=1).idxmax(), "act"] == "act4s")
 
@@ -246,17 +264,19 @@ KNOWN = [
     ("Act IV-S: medians and means differ", [("act4s", "Headline is the median")]),
     ("Act IV-U's absolute speeds come from a slow session", [("act4u", "Absolute tok/s")]),
     ("DFlash: the results table is missing, and multipliers by 'context' match a column of generated tokens", [("dflash", "The post gives no dates"), ("dflash", "The multipliers 2.37x")]),
-    ("Acts I to III, IV-U and IV-U2 have no committed raw data; their numbers come from reports", [("act1", "Run directories")]),
+    ("Acts I to III, IV-U and IV-U2 have no committed raw data; their numbers come from reports",
+     [("act1", "Run directories"), ("act2", ""), ("act3", ""), ("act4u", ""), ("act4u2", "")]),
     ("Act IV-N's criteria and code are not public", [("act4n", "Documents, configs and code")])]
 entries = []
 for n, (what, notes) in enumerate(KNOWN, 1):
-    texts = [next(note for note in of[act].notes if note.startswith(beginning)) for act, beginning in notes]
+    texts = [next(note for note in of[act].notes if note.startswith(beginning)) for act, beginning in notes if beginning]
     entries.append({"no.": n, "discrepancy": what, "as the sources have it": " ".join(texts), "told in": ", ".join(dict.fromkeys(f"{act}.ipynb" for act, _ in notes))})
-page.show(pd.DataFrame(entries), "discrepancies", "The ten known discrepancies of the sources, and the page that tells each", sources=list(facts.values()))
+page.show(pd.DataFrame(entries), "discrepancies", "The ten known discrepancies of the sources, and the page that tells each", sources=ALL)
 
 # %% [markdown]
 # Writing the pages turned up more. They are told where they were found.
 #
+# - [Act IV-U](act4u.ipynb): a committed count that is not the pooled one; and a control that is not beaten at the second slot.
 # - [Act IV-U5](act4u5.ipynb): criterion U5-5.2 quotes another cached agreement than the table; and the same two adapters differ in speed by more than the floor between two sessions.
 # - [DFlash](dflash.ipynb): upstream speedups that are not the quotient of the rates beside them, one of them quoted by the post; and an acceptance that cannot be of the kind it is compared with.
 #

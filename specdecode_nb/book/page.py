@@ -88,13 +88,17 @@ class Page:
             path = getattr(importlib.import_module(module), function)(self.params, Path.cwd() / f"{self.act}.journal")
             found = load_rows(path)
         else:
-            path = measured_path(self.act, self.params["target"])
-            if not path.exists():
+            found = self.borrowed(self.act)
+            if found is None:
                 return None
-            found = load_rows(path, path.relative_to(paths.root()).as_posix())
         if found.act != self.act:
             raise BadInput(f"{found.name} holds rows of {found.act!r}, this is {self.act!r}; name a row file of this Act.")
         return found
+
+    def borrowed(self, act: str) -> RowFile | None:
+        """The committed rows of an Act on this page's target, another Act's too; None where there are none."""
+        path = measured_path(act, self.params["target"])
+        return load_rows(path, path.relative_to(paths.root()).as_posix()) if path.exists() else None
 
     # --- where numbers come from ---
 
@@ -103,7 +107,8 @@ class Page:
         return measured_label(self.rows)
 
     def label(self, sources: Sequence) -> str:
-        return "; and ".join(measured_label(s) if isinstance(s, RowFile) else s.label for s in sources if s is not None)
+        labels = (measured_label(s) if isinstance(s, RowFile) else s.label for s in sources if s is not None)
+        return "; and ".join(dict.fromkeys(labels))
 
     def _origin(self, sources: Sequence | None) -> list:
         chosen = [self.published] if sources is None else list(sources)

@@ -57,6 +57,7 @@ METHODS: dict[str, Style] = {
     "C shuffled": Style("C: shuffled reverse", RED, "s", DOTTED),
     "D block-end readout": Style("D: block-end readout", GREEN, "v", SOLID),
     "E": Style("E: scalar gate", ORANGE, "P", MIXED),
+    "forward scaled": Style("forward scaled", GREY, "d", DASHED),
     "dflash": Style("block-diffusion drafting", BLUE, "*", DASHED),
     "mtp": Style("native multi-token head", ORANGE, "o", MIXED),
     "draft": Style("draft forward", ORANGE, "^", SOLID),

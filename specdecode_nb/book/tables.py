@@ -97,7 +97,9 @@ def as_html(frame: pd.DataFrame, fmt: Mapping[str, str] | None = None) -> str:
 def as_text(frame: pd.DataFrame, fmt: Mapping[str, str] | None = None) -> str:
     """Fixed width, for terminals and diffs."""
     shown = texts(frame, fmt)
-    return tabulate(shown.values.tolist(), headers=list(shown.columns), tablefmt="simple", disable_numparse=True, colalign=alignment(frame))
+    align = alignment(frame)
+    return tabulate(shown.values.tolist(), headers=list(shown.columns), tablefmt="simple", disable_numparse=True, colalign=align,
+                    maxcolwidths=[None if a == "right" else 80 for a in align])
 
 
 def as_markdown(frame: pd.DataFrame, fmt: Mapping[str, str] | None = None) -> str:
