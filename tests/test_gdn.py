@@ -59,6 +59,21 @@ def test_masks_and_padding_are_refused():
         layer(x, cache=cache)
 
 
+def test_types_of_every_part():
+    """Gates, keys and values enter the recurrence in float32; the write strength is never rounded to the type of the rows."""
+    layer = hybrid(dtype="bfloat16").model.layers[0].linear_attn
+    x = mx.random.normal((1, 6, 64), key=mx.random.key(5)).astype(mx.bfloat16)
+    conv_rows, q, k, v, g, beta, z = layer.rows(x, mx.zeros((1, 3, layer.conv_dim), dtype=mx.bfloat16))
+    assert (conv_rows.dtype, z.dtype) == (mx.bfloat16, mx.bfloat16) and {a.dtype for a in (q, k, v, g, beta)} == {mx.float32}
+    assert np.array_equal(np.array(beta), np.array(mx.sigmoid(layer.in_proj_b(x).astype(mx.float32))))
+    assert not np.array_equal(np.array(beta), np.array(beta.astype(mx.bfloat16).astype(mx.float32)))
+    np.testing.assert_allclose(np.array(mx.linalg.norm(k, axis=-1)), 1, atol=1e-2)
+    cache = hybrid(dtype="bfloat16").make_cache()[0]
+    cache.tape = gdn.Tape()
+    mx.eval(layer(x, cache=cache))
+    assert {a.dtype for a in cache.tape.deltas + cache.tape.keys + cache.tape.decays} == {mx.float32} and cache[1].dtype == mx.float32
+
+
 def draw(T, B=2, H=3, Dk=8, Dv=6, seed=0):
     keys = mx.random.split(mx.random.key(seed), 6)
     unit = lambda x: x / mx.linalg.norm(x, axis=-1, keepdims=True)  # noqa: E731

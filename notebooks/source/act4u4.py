@@ -622,6 +622,9 @@ figure = draw.bars([f"K={k}" for k in widths], {name: [widths[k].loc[c, "through
     "start, step 12800": "step-12800", "B1, step 16000": "B1-16000", "B2, step 16000": "B2k8-16000", "untrained": "untrained"}.items()}, "median throughput (tok/s)", reference=rate["B"], fmt=".1f")
 figure.axes[0].get_legend().remove()
 figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8.5)
+for text in figure.axes[0].texts:
+    text.set_bbox({"facecolor": "white", "linewidth": 0, "pad": 0.8})
+    text.set_zorder(5)
 page.figure(figure, "block-sizes", "Median throughput in session B by block size and adapter; the dashed line is plain decoding in that session",
             "Grouped bars for K=2, K=4 and K=8. Each of the three trained adapters is fastest at K=4 and above the plain line everywhere; the untrained adapter is below the plain line everywhere.")
 

@@ -53,7 +53,7 @@ def ledger() -> pd.DataFrame:
         entries += [{"act": act, "kind": "negative result", "id": f"N{n}", "statement": r.hypothesis, "published": r.observed, "claim": r.hypothesis}
                     for n, r in enumerate(f.negative_results, 1)]
     for e in entries:
-        claim = e.pop("claim")
-        found = [f"{target}: {judged[claim]}" for target, judged in here.items() if e["act"] == "act4s" and claim in judged]
+        claim = e["act"], e.pop("claim")
+        found = [f"{target}: {judged[claim]}" for target, judged in here.items() if claim in judged]
         e["here"] = "; ".join(found) or "not measured"
     return pd.DataFrame(entries)

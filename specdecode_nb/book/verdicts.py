@@ -1,11 +1,13 @@
-"""Published claims of Act IV-S held against rows measured here: what of it holds on another target and machine.
+"""Published claims held against rows measured here: what of them holds on another target and machine.
 
-The rules are the published ones. A claim that rows cannot judge is absent: adaptive widths, refinement and long contexts
-are not in a sweep.
+The rules are the published ones. Rows of a sweep over block widths (Act IV-S) can judge claims of three Acts; a claim
+that they cannot judge, of training, adaptive widths, refinement or long contexts, is absent.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from .. import statistics as st
 from . import sweep
@@ -13,10 +15,24 @@ from . import sweep
 BANDS = {"Gate 4-modest": 1.10, "Gate 4-useful": 1.25, "Gate 4-strong": 1.50}
 
 
-def claims(rows: Sequence[dict]) -> dict[str, str]:
-    """Outcome in words by criterion id or hypothesis, from decode rows of one run."""
-    control, best = st.plain_arm(rows), sweep.best(rows)
+def claims(rows: Sequence[dict]) -> dict[tuple[str, str], str]:
+    """Outcome in words by (act, criterion id or hypothesis), from decode rows of one run with a plain arm."""
     entries = {e["arm"]: e for e in st.summarise(rows)}
+    out = {("act4s", claim): text for claim, text in sweep_claims(rows, entries).items()}
+    drafted = [r for r in rows if r["cycles"]]
+    third = sum(r["forwards"] > 1 + 2 * r["cycles"] for r in drafted)
+    out["act4u2", "U2-2"] = holds(not third, f"{third} of {len(drafted)} rows have a forward beyond two a cycle and the prefill")
+    tpf = {sweep.width(arm): entries[arm]["TPF"] for arm in ("uno_k2", "uno_k4") if arm in entries}
+    if tpf:
+        out["act4u2", "U2-3"] = holds(min(tpf.values()) > 1, "TPF " + ", ".join(f"{value:.3f} at K={k}" for k, value in tpf.items()))
+    if {"uno_k4", "uno_k8"} <= entries.keys():
+        out |= {("act4u4", claim): text for claim, text in width_claims(rows, entries).items()}
+    return out
+
+
+def sweep_claims(rows: Sequence[dict], entries: dict[str, dict]) -> dict[str, str]:
+    """What Act IV-S claims of speed, identity and kinds of text."""
+    control, best = st.plain_arm(rows), sweep.best(rows)
     speed = st.speedup(sweep.arm_rows(rows, best), sweep.arm_rows(rows, control))
     fastest = f"K={sweep.width(best)} at {speed['ratio']:.3f} [{speed['low']:.3f}, {speed['high']:.3f}] x plain"
     plain = st.quantiles([st.tokens_per_second(r) for r in sweep.arm_rows(rows, control)])
@@ -37,6 +53,28 @@ def claims(rows: Sequence[dict]) -> dict[str, str]:
     if "uno_k1" in entries:
         out["The draft-verify cycle is free"] = refuted(entries["uno_k1"]["x plain"] < 1, f"K=1 at {entries['uno_k1']['x plain']:.3f} x plain")
     return out
+
+
+def width_claims(rows: Sequence[dict], entries: dict[str, dict]) -> dict[str, str]:
+    """What Act IV-U4 claims of K=8 against K=4; here one adapter decodes at both widths."""
+    four, eight = entries["uno_k4"], entries["uno_k8"]
+    ratio = eight["tok/s"] / four["tok/s"]
+    tpf, speed = f"TPF {eight['TPF']:.3f} at K=8, {four['TPF']:.3f} at K=4", f"K=8 at {ratio:.3f} of K=4, one adapter at both"
+    out = {"U4-B2": holds(eight["TPF"] > four["TPF"], tpf), "U4-B3a": holds(eight["x plain"] > 1, f"{eight['x plain']:.3f} x plain"), "U4-B3b": holds(ratio > 1, speed),
+           "K=8 is the faster block size": refuted(ratio < 1, speed)}
+    cycles = {sweep.width(e["arm"]): e["cycle"] for e in st.stages(rows) if e["arm"] in ("uno_k2", "uno_k4", "uno_k8")}
+    paying = paying_slots(st.survival(st.pooled(sweep.arm_rows(rows, "uno_k8"), "accepted_per_cycle"), 7), cycles)
+    out["Slots beyond the third pay for themselves"] = refuted(not any(j > 3 for j in paying), f"paying at K=8: slots {', '.join(map(str, paying)) or 'none'}")
+    return out
+
+
+def paying_slots(returned: Sequence[float], cycles: dict[int, float]) -> list[int]:
+    """Slots that return more than their milliseconds bring without them; the price of a slot is the slope of ``cycles`` (ms by width)."""
+    returned, slots = np.asarray(returned, float), np.arange(1, len(returned) + 1)
+    price = st.line(list(cycles), list(cycles.values()))["slope"]
+    block = len(returned) + 1
+    needed = (2 + returned.cumsum() - returned) * price / (cycles[block] - (block - slots) * price)
+    return [int(j) for j, pays in zip(slots, returned > needed) if pays]
 
 
 def holds(true: bool, seen: str) -> str:
