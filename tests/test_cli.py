@@ -78,7 +78,7 @@ def test_a_row_file_with_nan_or_of_another_schema_is_refused(capsys, here):
 @pytest.fixture
 def protocol(monkeypatch):
     """A measuring function that writes invented rows through a journal and may stop half way."""
-    module = types.ModuleType("specdecode_nb.protocol")
+    module = types.ModuleType("specdecode_nb.protocols.act4s")
     module.calls, module.stop_after = [], None
 
     def measure(params, journal, progress=None, resume=False):
@@ -95,7 +95,7 @@ def protocol(monkeypatch):
             return rows.finish()
 
     module.measure = measure
-    monkeypatch.setitem(sys.modules, "specdecode_nb.protocol", module)
+    monkeypatch.setitem(sys.modules, "specdecode_nb.protocols.act4s", module)
     return module
 
 

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from specdecode_nb import protocol
 from specdecode_nb.errors import BadInput
+from specdecode_nb.protocols import act4s, common
 from specdecode_nb.records import load_rows
 from specdecode_nb.targets import load_target, mx
 
@@ -20,7 +20,7 @@ def target():
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("measured")
-    return load_rows(protocol.measure(PARAMS, folder / "act4s.journal"))
+    return load_rows(act4s.measure(PARAMS, folder / "act4s.journal"))
 
 
 def test_every_arm_of_every_prompt_is_there_in_protocol_order(measured):
@@ -71,14 +71,14 @@ def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        protocol.measure(PARAMS, journal, stop)
+        act4s.measure(PARAMS, journal, stop)
     first = journal.read_text().splitlines()[1:]
     assert len(first) == 3
     with pytest.raises(BadInput, match="resume"):
-        protocol.measure(PARAMS, journal)
+        act4s.measure(PARAMS, journal)
     with pytest.raises(BadInput):
-        protocol.measure(PARAMS | {"tokens": 13}, journal, resume=True)
-    file = load_rows(protocol.measure(PARAMS, journal, resume=True))
+        act4s.measure(PARAMS | {"tokens": 13}, journal, resume=True)
+    file = load_rows(act4s.measure(PARAMS, journal, resume=True))
     assert [json.loads(line) for line in first] == file.rows[:3]
     assert [r["arm"] for r in file.rows if r["kind"] == "decode"] == ["ar", "ar_mlx_lm", "uno_k2", "uno_k4"] * 2
 
@@ -87,26 +87,26 @@ def test_audit_counts_every_position_and_the_largest_gap(target):
     prompt = target.encode("Step 1.")
     logits = target.model(mx.array([prompt]))[0, -1]
     order = mx.argsort(-logits).tolist()
-    assert protocol.audit(target, prompt, [order[0]], [order[0]])["identical_to_ar"]
-    found = protocol.audit(target, prompt, [order[0]], [order[5]])
+    assert common.audit(target, prompt, [order[0]], [order[0]])["identical_to_ar"]
+    found = common.audit(target, prompt, [order[0]], [order[5]])
     gap = (logits[order[0]] - logits[order[5]]).item()
     assert found["first_divergence"] == 0 and found["divergence_positions_checked"] == 1
-    assert found["divergence_gap_ulps"] == pytest.approx(gap / protocol.ulp(max(abs(logits[order[0]].item()), abs(logits[order[5]].item())), "float32"), rel=1e-3)
+    assert found["divergence_gap_ulps"] == pytest.approx(gap / common.ulp(max(abs(logits[order[0]].item()), abs(logits[order[5]].item())), "float32"), rel=1e-3)
 
 
 @pytest.mark.parametrize("value, dtype, step", [(1.0, "bfloat16", 2.0**-7), (25.0, "bfloat16", 0.125), (-25.0, "bfloat16", 0.125), (1.5, "float32", 2.0**-23)])
 def test_ulp(value, dtype, step):
-    assert protocol.ulp(value, dtype) == step
+    assert common.ulp(value, dtype) == step
 
 
 def test_few_prompts_cover_every_category():
-    assert len({p["category"] for p in protocol.prompt_suite(9)}) == 9
-    assert len(protocol.prompt_suite()) == 27
+    assert len({p["category"] for p in common.prompt_suite(9)}) == 9
+    assert len(common.prompt_suite()) == 27
 
 
 @pytest.mark.parametrize("change, word", [({"target": "tiny-hybird"}, "tiny-hybrid"), ({"drafter": "uon"}, "uno"), ({"dtype": "float23"}, "float32"),
                                           ({"tokens": 40_000}, "context"), ({"drafter": "none"}, "drafter")])
 def test_bad_input_is_refused_before_anything_is_measured(tmp_path, change, word):
     with pytest.raises(BadInput, match=word):
-        protocol.measure(PARAMS | change, tmp_path / "act4s.journal")
+        act4s.measure(PARAMS | change, tmp_path / "act4s.journal")
     assert not list(tmp_path.iterdir())

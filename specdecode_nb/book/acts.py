@@ -170,7 +170,7 @@ MEASURED = (
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
-    "act4s": Act("act4s", MEASURED, "specdecode_nb.protocol:measure",
+    "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8]}),
     "overview": Act("overview", ()),
 }

@@ -19,7 +19,7 @@ from ..decoder import generate
 from ..drafters import UnoDrafter
 from ..environment import provenance
 from ..lora import attach
-from ..protocol import prompt_suite
+from ..protocols.common import prompt_suite
 from ..records import save_rows
 from ..targets import load_target
 from .uno import MODULES, Recipe, own_windows, train
