@@ -25,33 +25,34 @@ SCALE = 16.0
 class RowGate:
     """Which rows of the next forward are adapted. One per adapted model, so two drafters never see each other."""
 
-    def __init__(self):
-        self.mask: mx.array | None = None
+    def __init__(self, scale: float = SCALE):
+        self.scale = scale
+        self.factors: mx.array | None = None
 
     def rows(self, mask) -> None:
         """``mask``: 0/1 of shape [B, T] for the next forwards, or None for all rows off."""
-        self.mask = None if mask is None else mx.array(mask)[..., None]
+        self.factors = None if mask is None else mx.array(mask)[..., None] * self.scale
 
 
 class GatedLoRALinear(nn.Module):
     """A frozen linear layer and its gated update; ``lora_a`` [in, r], ``lora_b`` [r, out], both float32."""
 
-    def __init__(self, base: nn.Module, lora_a: mx.array, lora_b: mx.array, scale: float, gate: RowGate):
+    def __init__(self, base: nn.Module, lora_a: mx.array, lora_b: mx.array, gate: RowGate):
         super().__init__()
         self.base, self.lora_a, self.lora_b = base, lora_a, lora_b
-        self._scale, self._gate = scale, gate
+        self._gate = gate
         self.base.freeze()
 
     def __call__(self, x):
         y = self.base(x)
-        mask = self._gate.mask
-        if mask is None:
+        factors = self._gate.factors
+        if factors is None:
             return y
-        if mask.shape[:2] != x.shape[:2]:
-            raise ValueError(f"The row gate has shape {mask.shape[:2]} but the rows are {x.shape[:2]}.")
+        if factors.shape[:2] != x.shape[:2]:
+            raise ValueError(f"The row gate has shape {factors.shape[:2]} but the rows are {x.shape[:2]}.")
         # the gate multiplies the r-wide product: r multiplications a row instead of one per output
-        update = ((x.astype(mx.float32) @ self.lora_a) * (mask * self._scale)) @ self.lora_b
-        return y + update.astype(y.dtype)
+        narrow = (x.astype(mx.float32) @ self.lora_a) * factors
+        return mx.addmm(y.astype(mx.float32), narrow, self.lora_b).astype(y.dtype)
 
 
 def share(module: nn.Module) -> nn.Module:
@@ -74,7 +75,7 @@ def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int 
     Returns:
         (adapted model, RowGate). Only ``lora_a`` and ``lora_b`` are trainable in the adapted model.
     """
-    gate, adapted = RowGate(), share(model)
+    gate, adapted = RowGate(scale), share(model)
     adapted.freeze()
     key = mx.random.key(seed)
     for layer in adapted.layers:
@@ -85,7 +86,7 @@ def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int 
                 key, sub = mx.random.split(key)
                 out, inner = base.weight.shape
                 a = 0.01 * mx.random.normal((inner, rank), key=sub)
-                layer[owner][name] = GatedLoRALinear(base, a, mx.zeros((rank, out)), scale, gate)
+                layer[owner][name] = GatedLoRALinear(base, a, mx.zeros((rank, out)), gate)
     return adapted, gate
 
 

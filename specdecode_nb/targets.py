@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .backend import mx  # isort: skip
 
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import qwen3_5
 from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_tokenizer
@@ -113,7 +113,9 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
         weights = model.sanitize(weights)
     expect({k: v.shape for k, v in tree_flatten(model.parameters())}, {k: v.shape for k, v in weights.items()}, files[0].name)
     model.load_weights(list(weights.items()))
-    model.update(tree_map(lambda v: v.astype(DTYPES[dtype]), model.parameters()))
+    # mlx-lm keeps some parameters (A_log) in the type of the file, or float32
+    casts = model.cast_predicate
+    model.update(tree_map_with_path(lambda path, v: v.astype(DTYPES[dtype] if casts(path) else mx.float32), model.parameters()))
     model.eval()
     take_over(model)
     mx.eval(model.parameters())

@@ -37,14 +37,14 @@ def arms(steps: int) -> dict[str, Recipe]:
             | {f"all -{name}": replace(base, **(every | {k: getattr(PUBLISHED, k) for k in change})) for name, change in CHANGES.items()})
 
 
-def acceptance(target, adapted, gate, k: int, tokens: int) -> dict:
-    """Free-running acceptance on the prompt suite: accepted prefix per cycle, in rows that statistics can pool."""
-    drafter, accepted, offered = UnoDrafter(target, adapted, gate), [], []
+def acceptance(target, adapted, gate, arm: str, tokens: int) -> list[dict]:
+    """Free-running acceptance at K=4 on the prompt suite, one row a prompt with its cycles."""
+    drafter, rows = UnoDrafter(target, adapted, gate), []
     for p in prompt_suite():
-        stats = generate(target, p["text"], drafter=drafter, k=k, max_tokens=tokens, ignore_eos=True).stats
-        accepted += stats.accepted_per_cycle
-        offered += stats.offered_per_cycle
-    return {"k": k, "tokens": tokens, "accepted_per_cycle": accepted, "offered_per_cycle": offered}
+        stats = generate(target, p["text"], drafter=drafter, k=4, max_tokens=tokens, ignore_eos=True).stats
+        rows.append({"kind": "recipe_decode", "arm": arm, "prompt_id": p["id"], "category": p["category"], "repeat": 0, "tokens": stats.tokens,
+                     "accepted_per_cycle": stats.accepted_per_cycle, "offered_per_cycle": stats.offered_per_cycle})
+    return rows
 
 
 def main() -> None:
@@ -62,20 +62,19 @@ def main() -> None:
         np.save(cached, own_windows(target, tokens, 544, 128, 384, PUBLISHED.seed))
     own, n = np.load(cached), (len(tokens) - 1) // 384
     text, before = tokens[: n * 384].reshape(n, 384), target.digest()
-    rows = [{"kind": "recipe", "arm": "untrained", "recipe": None, "seconds": 0.0, "agreement": None,
-             **acceptance(target, *attach(target.model, PUBLISHED.rank, MODULES["published"]), 4, o.tokens)}]
+    rows = acceptance(target, *attach(target.model, PUBLISHED.rank, MODULES["published"]), "untrained", o.tokens)
     for name, recipe in arms(o.steps).items():
         if o.only and name not in o.only:
             continue
         done = o.work / f"{name}.json"
         if not done.exists():
             print(name, recipe, flush=True)
-            adapted, gate, log = train(target, own[32:] if recipe.own_text else text, own[:32], recipe, lowest=128)
-            row = {"kind": "recipe", "arm": name, "recipe": asdict(recipe), "seconds": log["seconds"],
-                   "agreement": log["agreement"][-1][1], **acceptance(target, adapted, gate, 4, o.tokens)}
-            print(name, np.mean(row["accepted_per_cycle"]), flush=True)
-            done.write_text(json.dumps(row))
-        rows.append(json.loads(done.read_text()))
+            adapted, gate, log = train(target, own[32:] if recipe.own_text else text, own[:32], recipe, lowest=128, say=lambda *a, **k: None)
+            made = [{"kind": "recipe", "arm": name, "recipe": asdict(recipe), "seconds": log["seconds"], "loss": log["loss"],
+                     "agreement": log["agreement"]}, *acceptance(target, adapted, gate, name, o.tokens)]
+            print(name, np.mean([a for row in made[1:] for a in row["accepted_per_cycle"]]), f"{log['seconds']} s", flush=True)
+            done.write_text(json.dumps(made))
+        rows += json.loads(done.read_text())
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; these rows are void.")
     record = provenance() | {"target": {"name": target.name, "digest": before, "parameters": target.parameters(), "dtype": target.dtype}}

@@ -191,7 +191,7 @@ def agreement(target, adapted, gate, clean: CleanPass, recipe: Recipe, batches: 
     m = np.concatenate(matches)
     return {"per_slot": [round(float(v), 4) for v in m.mean(0)], "l1": round(float(np.mean(l1)), 4), "blocks": len(m),
             "prefix_k4": round(float(np.cumprod(m[:, :3], 1).sum(1).mean()), 4),
-            "prefix_k8": round(float(np.cumprod(m, 1).sum(1).mean()), 4)}
+            "prefix_block": round(float(np.cumprod(m, 1).sum(1).mean()), 4)}
 
 
 def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Recipe, lowest: int = 16, say=print, start: dict | None = None):
