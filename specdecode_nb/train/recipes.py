@@ -24,6 +24,7 @@ from ..records import save_rows
 from ..targets import load_target
 from .uno import MODULES, Recipe, own_windows, train
 
+WINDOW = 192
 PUBLISHED = Recipe(rank=16, modules="published", objective="tv", own_text=False, corruption="uniform")
 CHANGES = {"modules": {"modules": "all"}, "rank": {"rank": 32}, "objective": {"objective": "ce"}, "text": {"own_text": True},
            "corruption": {"corruption": "full"}}
@@ -59,9 +60,9 @@ def main() -> None:
     target, tokens = load_target("tiny-hybrid"), np.load(o.corpus / "train.npy")
     cached = o.work / "own.npy"
     if not cached.exists():
-        np.save(cached, own_windows(target, tokens, 544, 128, 384, PUBLISHED.seed))
-    own, n = np.load(cached), (len(tokens) - 1) // 384
-    text, before = tokens[: n * 384].reshape(n, 384), target.digest()
+        np.save(cached, own_windows(target, tokens, 544, PUBLISHED.prefix, WINDOW, PUBLISHED.seed))
+    own, n = np.load(cached), (len(tokens) - 1) // WINDOW
+    text, before = tokens[: n * WINDOW].reshape(n, WINDOW), target.digest()
     rows = acceptance(target, *attach(target.model, PUBLISHED.rank, MODULES["published"]), "untrained", o.tokens)
     for name, recipe in arms(o.steps).items():
         if o.only and name not in o.only:
@@ -69,7 +70,7 @@ def main() -> None:
         done = o.work / f"{name}.json"
         if not done.exists():
             print(name, recipe, flush=True)
-            adapted, gate, log = train(target, own[32:] if recipe.own_text else text, own[:32], recipe, lowest=128, say=lambda *a, **k: None)
+            adapted, gate, log = train(target, own[32:] if recipe.own_text else text, own[:32], recipe, lowest=PUBLISHED.prefix, say=lambda *a, **k: None)
             made = [{"kind": "recipe", "arm": name, "recipe": asdict(recipe), "seconds": log["seconds"], "loss": log["loss"],
                      "agreement": log["agreement"]}, *acceptance(target, adapted, gate, name, o.tokens)]
             print(name, np.mean([a for row in made[1:] for a in row["accepted_per_cycle"]]), f"{log['seconds']} s", flush=True)

@@ -32,12 +32,16 @@ MODULES = {"published": PUBLISHED, "all": PUBLISHED + DELTANET}
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the result, besides the target and the text. ``block`` is K at training (slots 2..K)."""
+    """Everything that decides the result, besides the target and the text. ``block`` is K at training (slots 2..K).
+
+    With ``own_text`` the target itself goes on after ``prefix`` tokens of a document; short, because decoding starts after a prompt.
+    """
 
     rank: int = 32
     modules: str = "all"
     objective: str = "ce"
     own_text: bool = True
+    prefix: int = 24
     block: int = 5
     corruption: str = "full"
     lr: float = 6e-4
@@ -242,22 +246,22 @@ def main() -> None:
     parser.add_argument("--own-text", action=argparse.BooleanOptionalAction, default=Recipe.own_text)
     parser.add_argument("--start", type=Path, help="an adapter of the same rank and modules to go on from")
     parser.add_argument("--windows-file", type=Path, help="cache of the target's own windows")
-    parser.add_argument("--window", type=int, default=384)
+    parser.add_argument("--window", type=int, default=192)
     parser.add_argument("--text-windows", type=int, default=512)
-    for name in ("rank", "block", "steps", "blocks", "seed"):
+    for name in ("rank", "prefix", "block", "steps", "windows", "blocks", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Recipe, name))
     parser.add_argument("--lr", type=float, default=Recipe.lr)
     parser.add_argument("--modules", choices=MODULES, default=Recipe.modules)
     parser.add_argument("--objective", choices=("tv", "ce"), default=Recipe.objective)
     parser.add_argument("--corruption", choices=("full", "uniform"), default=Recipe.corruption)
     o = parser.parse_args()
-    recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.block, o.corruption, o.lr, steps=o.steps, blocks=o.blocks, seed=o.seed)
+    recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows, blocks=o.blocks, seed=o.seed)
     target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
     before = target.digest()
     if o.windows_file and o.windows_file.exists():
         own = np.load(o.windows_file)
     else:
-        own = own_windows(target, tokens, o.text_windows + 32, 128, o.window, o.seed)
+        own = own_windows(target, tokens, o.text_windows + 32, o.prefix, o.window, o.seed)
         if o.windows_file:
             np.save(o.windows_file, own)
     n = (len(tokens) - 1) // o.window
@@ -267,7 +271,7 @@ def main() -> None:
     if o.start:
         earlier, _, metadata = load_adapter(o.start, target.model)
         before_that = [*metadata.get("earlier_recipes", []), metadata["recipe"]]
-    adapted, gate, log = train(target, windows, own[:32], recipe, lowest=128, start=adapter_weights(earlier) if o.start else None)
+    adapted, gate, log = train(target, windows, own[:32], recipe, lowest=o.prefix, start=adapter_weights(earlier) if o.start else None)
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; the adapter is void.")
     save_adapter(o.out, adapted, {"scale": 16.0, "recipe": asdict(recipe), "earlier_recipes": before_that, "target": target.name, "target_digest": before,
