@@ -28,7 +28,7 @@ def test_words_follow_the_rule(rule, value, low, high, word):
     assert judge(criterion(*rule), value, low, high).word == word
 
 
-@pytest.mark.parametrize("rule, arguments", [((">", 1), (1.2, 1.1, None)), ((">", 1), (1.2, 1.3, 1.4)), ((">", 1), (None, 1.0, 1.4)), (("==", 0), (0, 0, 1))])
+@pytest.mark.parametrize("rule, arguments", [((">", 1), (1.2, 1.1, None)), ((">", 1), (1.2, 1.4, 1.3)), ((">", 1), (None, 1.0, 1.4)), (("==", 0), (0, 0, 1))])
 def test_no_verdict_on_half_an_interval(rule, arguments):
     with pytest.raises(ValueError):
         judge(criterion(*rule), *arguments)

@@ -119,6 +119,7 @@ cache = np.full((4 + ROWS, SIZE), np.nan)
 cache[:4] = 0.5 * dice.standard_normal((4, SIZE))
 figure, axes = draw.panels(columns=ROWS + 1, rows=2, height=2.7, gridspec_kw={"height_ratios": [9, 12]})
 for n in range(ROWS + 1):
+    lines_before = cache[: 3 + n].copy()
     if n:
         cache[3 + n] = 0.5 * dice.standard_normal(SIZE)
     for ax, picture in zip(axes[:, n], (cache, states[n])):
@@ -128,8 +129,8 @@ for n in range(ROWS + 1):
         ax.grid(False)
         ax.spines[:].set_visible(False)
     axes[0, n].set_title("before" if not n else f"row {n}", fontsize=8, fontweight="normal", loc="center")
-    axes[0, n].set_xlabel("rewritten:" if not n else "0 %", fontsize=8)
-    axes[1, n].set_xlabel("rewritten:" if not n else f"{(states[n] != states[n - 1]).mean():.0%}".replace("%", " %"), fontsize=8)
+    for ax, changed in zip(axes[:, n], (cache[: 3 + n] != lines_before, states[n] != states[max(0, n - 1)])):
+        ax.set_xlabel(f"{100 * changed.mean():.0f} %" if n else "rewritten:", fontsize=8)
 axes[0, 0].set_ylabel("attention cache", fontsize=8)
 axes[1, 0].set_ylabel("recurrent state", fontsize=8)
 bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[-1.5, 0, 1.5])
@@ -349,7 +350,7 @@ modes = ("replay", "snapshot", "rewind")
 xar = headline.set_index(["block size", "mode"])["xAR"]
 figure, ax = draw.panels(height=2.9)
 draw.bars(["K=2", "K=4"], {m: [xar[2, m], xar[4, m]] for m in modes}, "speed (× plain decoding)", reference=1.0, fmt=".2f", ax=ax)
-ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=8)
 page.figure(figure, "speed",
             "Speed against plain decoding in the same session, by way of undoing",
             "Grouped bars. At K=2: replay 0.93, snapshot 1.09, rewind 1.01. At K=4: replay 0.79, snapshot 1.03, rewind 0.78. Only snapshot is above one at both.")
@@ -414,7 +415,7 @@ measured = memory[memory["kind"] == "measured"]
 draw.lines({"every state (from the shapes)": (ks, [recorded_mb(k) for k in ks]), "innovation tape (from the shapes)": (ks, [tape_mb(k) for k in ks])}, "block size K", "held until the commit (MB)", ylim=(0, 960), ax=ax)
 ax.plot(measured.index, measured["recorded state"], linestyle="none", marker="*", markersize=13, color=palette.ORANGE, markeredgecolor="#000000", markeredgewidth=0.6, label="published, measured")
 ax.set_xticks(ks)
-ax.legend(loc="upper left")
+ax.legend(loc="upper left", frameon=False, fontsize=8)
 page.figure(figure, "memory", "Memory held until the commit, by block size: every state, or a tape; the two published measurements lie on the first",
             "Two lines over K from 1 to 16. Keeping every state rises steadily from 150 to about 900 MB; the tape stays between 55 and 75 MB. The published 204 and 305 MB lie on the first line.",
             sources=[page.published, page.computed])

@@ -152,10 +152,11 @@ class Outcome:
 def judge(criterion: Criterion, value: float | None, low: float | None = None, high: float | None = None, n: int | None = None) -> Outcome:
     """Apply the rule. With an interval the rule must be met, or missed, by every number in it; else it is not decidable.
 
-    Raises ValueError for half an interval, one that does not hold the value, or one under "==".
+    Raises ValueError for half an interval, one that is empty or has no value, or one under "==". A resampled interval of medians may
+    lie beside its value, so that is allowed.
     """
     rule = criterion.rule
-    if (low is None) != (high is None) or low is not None and (value is None or not low <= value <= high):
+    if (low is None) != (high is None) or low is not None and (value is None or low > high):
         raise ValueError(f"{criterion.id}: {low} to {high} is no interval around {value}.")
     if value is None:
         return Outcome(criterion, None, None, None, n, NO_ROWS)
