@@ -134,8 +134,8 @@ def generate(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int =
         k: drafted positions a cycle, the first of which is the target's own next token.
         stop: texts that end the generation; the text returned ends before the first one completed.
         ignore_eos: treat end-of-text ids as ordinary tokens, as the benchmarks do.
-        scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. All but "rewind" leave the very bits of
-            plain decoding; "rewind" leaves them within its tolerance, so a near tie may fall the other way later.
+        scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. "rewind" alone leaves states within a
+            tolerance and not the very bits of the kept rows, so a near tie may fall the other way later.
         session: go on after an earlier generation; the prompt is appended to its tokens.
 
     Raises:
