@@ -28,13 +28,13 @@ def arms(rows: Sequence[dict]) -> list[str]:
 
 
 def ratio_of_sums(rows: Sequence[dict], top: Callable[[dict], float], bottom: Callable[[dict], float]) -> Found:
-    """Pooled ratio with its 95 % interval over prompts; a prompt is resampled with all its rows."""
+    """Pooled ratio of counts with its 95 % interval over prompts; a prompt is resampled with all its rows. Over nothing it is 0."""
     groups = st.by(rows, "prompt_id").values()
     sums = np.array([[sum(map(top, g)), sum(map(bottom, g))] for g in groups], dtype=float)
     n = len(sums)
     drawn = sums[st.draws(n, n * st.RESAMPLES)].reshape(st.RESAMPLES, n, 2).sum(axis=1)
     total = sums.sum(axis=0)
-    return (float(total[0] / total[1]), *st.interval(drawn[:, 0] / drawn[:, 1]), n)
+    return (float(total[0] / max(1, total[1])), *st.interval(drawn[:, 0] / np.maximum(1, drawn[:, 1])), n)
 
 
 def tpf(rows: Sequence[dict], arm: str) -> Found:
@@ -44,8 +44,7 @@ def tpf(rows: Sequence[dict], arm: str) -> Found:
 
 def fallback(rows: Sequence[dict], k: int) -> Found:
     """Percent of undone head-steps in which rewind took the recorded state."""
-    value, low, high, n = ratio_of_sums(arm_rows(rows, f"rewind_k{k}"), lambda r: 100 * sum(r["rewind_fallbacks_per_cycle"]), lambda r: sum(r["rewind_steps_per_cycle"]))
-    return value, low, high, n
+    return ratio_of_sums(arm_rows(rows, f"rewind_k{k}"), lambda r: 100 * sum(r["rewind_fallbacks_per_cycle"]), lambda r: sum(r["rewind_steps_per_cycle"]))
 
 
 def speed(rows: Sequence[dict], arm: str, control: str) -> Found:
@@ -164,8 +163,11 @@ def largest_error(rows: Sequence[dict]) -> float | None:
     return None if None in errors else max(errors)
 
 
-def rewind_error(rows: Sequence[dict], limit: float, guard: str) -> Found:
+def rewind_error(rows: Sequence[dict], limit: float, guard: str) -> Found | None:
+    """The largest error under one guard, infinite if a state was not finite, and the number of blocks."""
     group = [r for r in rows if r["limit"] == limit and r["guard"] == guard]
+    if not group:
+        return None
     worst = largest_error(group)
     return float("inf") if worst is None else worst, None, None, len(group)
 

@@ -90,7 +90,7 @@ def commit_rows(target: Target, prompts: Sequence[dict], texts: Mapping[str, lis
                     found[scheme].append(t | {"id": name, "error": gap, "states": None})
             for scheme, trials in found.items():
                 if (scheme, width, kept) not in done:
-                    column = lambda key: [t[key] for t in trials]  # noqa: E731, B023
+                    column = lambda key: [t[key] for t in trials]  # noqa: E731
                     yield {"kind": "commit", "scheme": scheme, "width": width, "kept": kept, "prompt_ids": column("id"),
                            "commit_ms": [round(v, 5) for v in column("commit_ms")], "verify_ms": [round(v, 5) for v in column("verify_ms")],
                            "state_error": column("error"), "rewind_fallbacks": column("fallbacks"), "rewind_steps": trials[0]["steps"],
