@@ -173,7 +173,7 @@ UNDO = (
     Param("tokens", int, 48, "new tokens a prompt", "tokens", 1, 4096),
     Param("repeats", int, 2, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
-    Param("widths", list, [2, 3, 5, 9, 17], "rows of the verify forward whose commits are timed, for every accepted count", "rows", 1, 65),
+    Param("widths", list, [2, 3, 5, 9, 17], "rows of the verify forward whose commits are timed, for every accepted count", "rows", 2, 65),
     Param("commits", int, 15, "timed commits of each width, count and way to undo", "", 1, 1000),
     *(p for p in MEASURED if p.name in ("dtype", "measure")),
     Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
