@@ -42,7 +42,7 @@ METHODS: dict[str, Style] = {
     "replay": Style("replay", RED, "s", DASHED),
     "snapshot": Style("snapshot", BLUE, "8"),
     "rewind": Style("rewind", ORANGE, "^", MIXED),
-    "innovation tape": Style("innovation tape", GREEN, "o", DOTTED),
+    "innovation tape": Style("innovation tape", GREEN, "D", DOTTED),
     "A_k4": Style("A: K=4 (control)", BLUE, "D", DASHED),
     "B_k6": Style("B: K=6", PINK, "P", DASHED),
     "C_k8": Style("C: K=8", GREEN, "p"),
