@@ -1,7 +1,8 @@
 """The decoder: draft, verify, accept, commit. Plain decoding is the same driver without a drafter.
 
 Between cycles the caches hold every committed token except the last, which is the seed of the next cycle; after any
-exit (stop, budget, exception, closed generator) they hold exactly that too, bit-equal to plain decoding.
+exit (stop, budget, exception, closed generator) they hold exactly that too, bit-equal to plain decoding (but for the
+scheme "rewind", which is close).
 """
 from __future__ import annotations
 
@@ -67,6 +68,10 @@ class Stats:
     accepted_per_cycle: list[int] = field(default_factory=list)
     offered_per_cycle: list[int] = field(default_factory=list)
     committed_per_cycle: list[int] = field(default_factory=list)
+    replay_forwards: int = 0
+    recorded_bytes: int = 0  # the most that one verify forward recorded
+    rewind_steps_per_cycle: list[int] = field(default_factory=list)  # rows times heads; empty unless the scheme is rewind
+    rewind_fallbacks_per_cycle: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -111,8 +116,8 @@ def check(target: Target, prompt, k: int, max_tokens: int, temperature: float, s
         raise BadInput(f"max_tokens is {max_tokens!r}; give a whole number, 0 or more.")
     if not whole(seed):
         raise BadInput(f"seed is {seed!r}; give a whole number.")
-    if scheme not in SCHEMES[:2]:
-        raise BadInput(f"There is no scheme {scheme!r} for decoding; choose {' or '.join(SCHEMES[:2])}.")
+    if scheme not in SCHEMES:
+        raise BadInput(f"There is no scheme {scheme!r} for decoding; choose {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}.")
     if not isinstance(temperature, (int, float)) or temperature != 0:
         raise BadInput(f"temperature is {temperature!r}; this version decodes greedily, so give 0.")
     if earlier + len(ids) + max_tokens + k > target.context:
@@ -129,7 +134,8 @@ def generate(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int =
         k: drafted positions a cycle, the first of which is the target's own next token.
         stop: texts that end the generation; the text returned ends before the first one completed.
         ignore_eos: treat end-of-text ids as ordinary tokens, as the benchmarks do.
-        scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`.
+        scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. "rewind" alone leaves states within a
+            tolerance and not the very bits of the kept rows, so a near tie may fall the other way later.
         session: go on after an earlier generation; the prompt is appended to its tokens.
 
     Raises:
@@ -253,13 +259,14 @@ class _Run:
         s.draft_seconds += t1 - t0
         s.forwards += draft.forwards
         s.forward_tokens += draft.rows
-        shift = int(draft.seed_kept)
+        shift, steps, fallbacks = int(draft.seed_kept), 0, 0
         if draft.exact and shift and self.stops.room == 1:
             candidate, accepted = draft.tokens[:1], 1
             kept, texts = self.stops.admit(candidate)
         else:
             rows = draft.tokens if draft.seed_kept else session.tokens[-1:] + draft.tokens
-            with Transaction(session.cache, self.scheme) as tx:
+            again = (lambda n: self.target.model(mx.array([rows[:n]]), cache=session.cache)) if self.scheme == "replay" else None
+            with Transaction(session.cache, self.scheme, rerun=again) as tx:
                 best = mx.argmax(self.target.model(mx.array([rows]), cache=session.cache)[0], axis=-1)
                 mx.eval(best)
                 best = best.tolist()
@@ -274,8 +281,12 @@ class _Run:
                 tx.commit(kept - shift)
             mx.eval([c.state for c in session.cache])
             s.commit_seconds += clock() - t3
-            s.forwards += 1
-            s.forward_tokens += len(rows)
+            replayed = again is not None and 0 < kept - shift < len(rows)
+            s.replay_forwards += replayed
+            s.forwards += 1 + replayed
+            s.forward_tokens += len(rows) + replayed * (kept - shift)
+            s.recorded_bytes = max(s.recorded_bytes, tx.recorded_bytes)
+            steps, fallbacks = tx.rewind_steps, tx.rewind_fallbacks
         session.tokens.extend(candidate[:kept])
         full = accepted == len(draft.tokens)
         last = "target" if not draft.tokens else "bonus" if full else "correction"
@@ -283,4 +294,7 @@ class _Run:
         s.accepted_per_cycle.append(max(0, min(kept, accepted) - draft.exact))
         s.offered_per_cycle.append(max(0, len(draft.tokens) - draft.exact))
         s.committed_per_cycle.append(kept)
+        if self.scheme == "rewind":
+            s.rewind_steps_per_cycle.append(steps)
+            s.rewind_fallbacks_per_cycle.append(fallbacks)
         return candidate[:kept], origins[:kept], texts

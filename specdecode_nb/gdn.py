@@ -90,11 +90,12 @@ def delta_rule_chunked(q, k, v, g, beta, state, chunk: int = CHUNK):
 class Tape:
     """What one recorded forward wrote into one layer, row by row, in float32.
 
-    ``conv_rows`` is [B, 3 + T, conv_dim]: the window before the block, then the block. ``states`` is kept only when the
-    scheme asks for every state. Bytes per row: 4 (Hv Dv + Hv Dk + Hv) against 4 Hv Dv Dk for a state.
+    ``conv_rows`` is [B, 3 + T, conv_dim]: the window before the block, then the block. The scheme decides what else is kept,
+    as float32 per row: innovations, keys and decays ("tape", 4 (Hv Dv + Hv Dk + Hv) bytes a row), every state
+    ("per_token_states", 4 Hv Dv Dk), or every state and what the step was made of ("rewind").
     """
 
-    keep_states: bool = False
+    scheme: str = "tape"
     conv_before: mx.array | None = None
     state_before: mx.array | None = None
     conv_rows: mx.array | None = None
@@ -102,13 +103,21 @@ class Tape:
     keys: list = field(default_factory=list)
     decays: list = field(default_factory=list)
     states: list = field(default_factory=list)
+    values: list = field(default_factory=list)
+    betas: list = field(default_factory=list)
     rows: int = 0
+
+    def record(self, k, v, g, beta, delta, state) -> None:
+        """One row: the arguments and results of :func:`delta_rule_step`."""
+        kept = {"tape": ((self.deltas, delta), (self.keys, k), (self.decays, g)), "per_token_states": ((self.states, state),),
+                "rewind": ((self.states, state), (self.keys, k), (self.values, v), (self.decays, g), (self.betas, beta))}[self.scheme]
+        for rows, row in kept:
+            rows.append(row)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held beyond the cache itself: the recorded rows, or every state."""
-        kept = self.states if self.keep_states else self.deltas + self.keys + self.decays
-        return sum(a.nbytes for a in kept)
+        """Bytes held beyond the cache itself: everything recorded but the convolution rows."""
+        return sum(a.nbytes for a in (*self.deltas, *self.keys, *self.decays, *self.states, *self.values, *self.betas))
 
 
 class RecurrentCache(ArraysCache):
@@ -187,12 +196,7 @@ class TapedGatedDeltaNet(GatedDeltaNet):
                 y, delta, state = delta_rule_step(q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], state)
                 ys.append(y)
                 if tape is not None:
-                    if tape.keep_states:
-                        tape.states.append(state)
-                    else:
-                        tape.deltas.append(delta)
-                        tape.keys.append(k[:, t])
-                        tape.decays.append(g[:, t])
+                    tape.record(k[:, t], v[:, t], g[:, t], beta[:, t], delta, state)
             y = mx.stack(ys, axis=1)
         if tape is not None:
             tape.conv_rows = conv_rows if tape.rows == 0 else mx.concatenate([tape.conv_rows, conv_rows[:, -T:]], axis=1)

@@ -15,88 +15,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from .errors import BadInput
+from .rows import ROWS, Row, Strict
 
 SCHEMA = 1
 log = logging.getLogger(__name__)
-
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Strict(BaseModel):
-    """Types as written in the file: no text becomes a number here."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class Row(Strict):
-    kind: str
-
-
-class DecodeRow(Row):
-    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle."""
-
-    kind: Literal["decode"]
-    arm: str
-    prompt_id: str
-    category: str
-    repeat: Count
-    prompt_tokens: Annotated[int, Field(ge=1)]
-    tokens: Count
-    wall_seconds: Annotated[float, Field(gt=0)]
-    prefill_seconds: Seconds
-    draft_seconds: Seconds
-    verify_seconds: Seconds
-    commit_seconds: Seconds
-    forwards: Count
-    cycles: Count
-    accepted_per_cycle: list[Count]
-    committed_per_cycle: list[Count]
-    ar_looped_fraction: Share
-    identical_to_ar: bool | None
-    first_divergence: Count | None
-    divergence_gap_ulps: Annotated[float, Field(ge=0)] | None
-
-    @model_validator(mode="after")
-    def counts_agree(self):
-        for name in ("accepted_per_cycle", "committed_per_cycle"):
-            if len(getattr(self, name)) != self.cycles:
-                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
-        if self.cycles and sum(self.committed_per_cycle) != self.tokens:
-            raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
-        return self
-
-
-class TieRow(Row):
-    """How often the two best logits of one prompt and its continuation are exactly equal."""
-
-    kind: Literal["tie"]
-    prompt_id: str
-    dtype: str
-    positions: Annotated[int, Field(ge=1)]
-    exact_ties: Count
-    gap_median: float
-    gap_p05: float
-
-
-class LoopsRow(Row):
-    """How far plain decoding of one prompt repeats itself."""
-
-    kind: Literal["loops"]
-    prompt_id: str
-    category: str
-    tokens_length: Count
-    looped_fraction: Share
-    distinct_ratio: Share
-
-
-ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow}
 
 
 class Header(Strict):

@@ -1,10 +1,11 @@
 """A transaction over the caches of a model: forward some rows, then keep exactly the first n of them in every layer.
 
-Attention caches are cut by moving an offset. A recurrent state cannot be cut, so three schemes rebuild it:
+Attention caches are cut by moving an offset. A recurrent state cannot be cut, so four schemes rebuild it:
 
 ``tape``              replay the recorded innovations row by row (default; exact, no second forward, small)
 ``per_token_states``  keep every intermediate state and pick one (the published scheme)
 ``replay``            go back to the start and run the kept rows again (a second forward; the oracle of the tests)
+``rewind``            run the rule backward from the end, with a guard and every state as its net (:mod:`.rewind`; close, not exact)
 """
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from .backend import mx  # isort: skip
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from .gdn import RecurrentCache, Tape, replay_step
+from .rewind import rewind
 
-SCHEMES = ("tape", "per_token_states", "replay")
+EXACT = ("tape", "per_token_states", "replay")
+SCHEMES = (*EXACT, "rewind")
 
 
 class TransactionError(RuntimeError):
@@ -55,6 +58,9 @@ def _check(cache: Sequence, scheme: str) -> None:
         raise RollbackUnsupported(
             f"Layer {i} has a {type(c).__name__}, which cannot be undone by the scheme {scheme!r}; "
             "make the caches with target.make_cache().")
+    if cache and all(type(c) is ArraysCache for c in cache):
+        raise RollbackUnsupported("None of these caches counts its rows: all are stock ArraysCaches, so nothing could tell how many rows a block has; "
+                                  "make the caches with target.make_cache(), or pass an attention cache of the model along.")
 
 
 class Transaction:
@@ -68,6 +74,10 @@ class Transaction:
     Raises:
         RollbackUnsupported: at construction, if a cache cannot be undone.
         TransactionError: nested or repeated use, rows forwarded after the commit, layers of different length.
+
+    Attributes:
+        recorded_bytes: what was recorded beside the caches and the convolution rows, known after the commit.
+        rewind_steps: rows undone by "rewind", summed over heads and layers; 0 for other schemes.
     """
 
     def __init__(self, cache: Sequence, scheme: str = "tape", rerun: Callable[[int], object] | None = None):
@@ -81,7 +91,8 @@ class Transaction:
         self._saved: list | None = None
         self._kept: int | None = None
         self._end: list | None = None
-        self.recorded_bytes = 0
+        self.recorded_bytes = self.rewind_steps = 0
+        self._fallbacks: list[mx.array] = []
 
     def __enter__(self) -> Transaction:
         if self._saved is not None:
@@ -93,8 +104,13 @@ class Transaction:
             c.transaction = self
         if self._scheme != "replay":
             for c in self._recurrent:
-                c.tape = Tape(keep_states=self._scheme == "per_token_states")
+                c.tape = Tape(self._scheme)
         return self
+
+    @property
+    def rewind_fallbacks(self) -> int:
+        """How many of ``rewind_steps`` took the recorded state; reading it evaluates."""
+        return sum(int(f.item()) for f in self._fallbacks)
 
     @property
     def rows(self) -> int:
@@ -132,11 +148,21 @@ class Transaction:
                         c.offset += n
                 for c, tape in zip(self._recurrent, tapes):
                     c[0] = mx.contiguous(tape.conv_rows[:, n : n + tape.conv_before.shape[1]])
-                    c[1] = tape.states[n - 1] if tape.keep_states else _replay(tape, n)
+                    c[1] = self._rebuild(tape, n)
                     c.offset += n
         self._kept, self._end = n, snapshot(self._cache)
         for c in self._recurrent:
             c.sealed = True
+
+    def _rebuild(self, tape: Tape, n: int) -> mx.array:
+        if self._scheme == "per_token_states":
+            return tape.states[n - 1]
+        if self._scheme == "rewind":
+            state, fallbacks = rewind(tape, n)
+            self._fallbacks.append(fallbacks)
+            self.rewind_steps += (tape.rows - n) * tape.betas[0].size
+            return state
+        return _replay(tape, n)
 
     def __exit__(self, kind, value, trace) -> None:
         if self._kept is None:

@@ -5,6 +5,7 @@ import pytest
 from specdecode_nb import decoder, lora, streams
 from specdecode_nb.decoder import Session, generate
 from specdecode_nb.drafters import Draft, NgramDrafter, RandomDrafter, UnoDrafter
+from specdecode_nb.transaction import EXACT, SCHEMES
 from toy import PROMPT, VOCAB, ScriptedDrafter, adapter, consistent, hybrid, plain, recurrent, scripted, uno
 
 N = 24
@@ -30,12 +31,36 @@ def test_identity(drafter, k):
     assert all(c[1].dtype == mx.float32 for c in recurrent(result.session.cache))
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("k", (3, 16))
-@pytest.mark.parametrize("drafter", ("uno", "uno_published", "uno_states", "kept"))
-def test_identity_with_every_state_kept(drafter, k):
+@pytest.mark.parametrize("drafter", ("uno", "uno_published", "uno_states", "kept", "lookup"))
+def test_identity_by_every_scheme(drafter, k, scheme):
     target = hybrid()
-    result = generate(target, PROMPT, DRAFTERS[drafter](target), k=k, max_tokens=N, ignore_eos=True, scheme="per_token_states")
-    assert result.tokens == plain(target)[:N] and consistent(result.session, len(PROMPT) - 1)
+    result = generate(target, PROMPT, DRAFTERS[drafter](target), k=k, max_tokens=N, ignore_eos=True, scheme=scheme)
+    assert result.tokens == plain(target)[:N]
+    assert scheme not in EXACT or consistent(result.session, len(PROMPT) - 1)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_scheme_costs_is_counted(form, scheme):
+    """Counts 0, 1, all, 2 of a block of 5: every partial block is one replay, and rewound by the rows it drops, in 4 heads of 3 layers."""
+    target = hybrid()
+    drafter = ScriptedDrafter(target, plain(target), len(PROMPT), (0, 1, 10**6, 2), form)
+    s = generate(target, PROMPT, drafter, k=5, max_tokens=19, ignore_eos=True, scheme=scheme).stats
+    kept = form == "kept"
+    widths = [o + (not kept) + (form != "lookup") for o in s.offered_per_cycle]
+    used = [c - kept for c in s.committed_per_cycle]
+    assert len(used) >= 4 and widths[0] == 6 - kept - (form == "lookup")
+    partial = sum(0 < u < w for u, w in zip(used, widths))
+    drafts = s.cycles * (form == "kept")
+    assert s.replay_forwards == (partial if scheme == "replay" else 0) and (partial > 2)
+    assert s.forwards == 1 + s.cycles + drafts + s.replay_forwards
+    assert s.rewind_steps_per_cycle == ([12 * (w - u) if u else 0 for u, w in zip(used, widths)] if scheme == "rewind" else [])
+    assert len(s.rewind_fallbacks_per_cycle) == len(s.rewind_steps_per_cycle)
+    assert all(f <= n for f, n in zip(s.rewind_fallbacks_per_cycle, s.rewind_steps_per_cycle))
+    row = 4 * 3 * 4 * {"tape": 33, "per_token_states": 256, "replay": 0, "rewind": 256 + 34}[scheme]
+    assert s.recorded_bytes == max(widths) * row
 
 
 @pytest.mark.parametrize("other", [dict(seed=1, value_heads=2), dict(seed=2, dtype="bfloat16"), dict(seed=3, value_heads=6)])

@@ -156,7 +156,7 @@ BAD = [
     *((dict(max_tokens=n), f"max_tokens is {n!r}; give") for n in (-1, 2.5, "8", None, True)),
     *((dict(temperature=t), "decodes greedily, so give 0") for t in (0.7, 1, -1, float("nan"), float("inf"), "0", None)),
     *((dict(seed=s), f"seed is {s!r}; give a whole number") for s in (1.5, "0", None)),
-    *((dict(scheme=s), "no scheme .* for decoding; choose tape or per_token_states") for s in ("replay", "", None, 3)),
+    *((dict(scheme=s), "no scheme .* for decoding; choose tape, per_token_states, replay or rewind") for s in ("snapshot", "", None, 3)),
     *((dict(stop=s), "stop is .*; give a text") for s in ("", ["a", ""], 3, None)),
     *((dict(drafter=d), "The drafter is .*; make one with load_drafter") for d in ("uno", 4, object)),
 ]

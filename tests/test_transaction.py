@@ -1,9 +1,13 @@
-"""The state oracle: whatever scheme undoes a block, every layer is bit-equal to plain decoding of the kept prefix."""
+"""The state oracle: whatever scheme undoes a block, every layer is bit-equal to plain decoding of the kept prefix.
+
+The scheme "rewind" is held to its tolerance in the recurrent state alone; window, offset, keys and values are bit-equal there too.
+"""
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
-from specdecode_nb.transaction import SCHEMES, Transaction
+from specdecode_nb.rewind import TOLERANCE
+from specdecode_nb.transaction import EXACT, SCHEMES, Transaction
 from toy import PROMPT, VOCAB, bits, clean, equal, hybrid, recurrent, reference_cache, same_bits
 
 WIDEST = 17
@@ -18,7 +22,11 @@ def forward(target, ids, cache):
 
 
 def transact(target, prefix, block, keep, scheme, calls=None):
-    """Caches after ``prefix`` and the first ``keep`` rows of ``block``, undone by ``scheme``; ``calls``: rows per forward."""
+    return transacted(target, prefix, block, keep, scheme, calls)[0]
+
+
+def transacted(target, prefix, block, keep, scheme, calls=None):
+    """Caches after ``prefix`` and the first ``keep`` rows of ``block``, undone by ``scheme``, and the transaction; ``calls``: rows per forward."""
     cache = reference_cache(target, prefix, len(prefix))
     rerun = {"rerun": lambda n: target.model(mx.array([block[:n]]), cache=cache)} if scheme == "replay" else {}
     with Transaction(cache, scheme, **rerun) as tx:
@@ -28,7 +36,7 @@ def transact(target, prefix, block, keep, scheme, calls=None):
             at += rows
         assert tx.rows == at
         tx.commit(keep)
-    return cache
+    return cache, tx
 
 
 def oracle(target, prefix):
@@ -39,6 +47,17 @@ def oracle(target, prefix):
         forward(target, [i], cache)
         found.append(bits(cache))
     return found
+
+
+def agrees(scheme, found, wanted):
+    """As exactly as the scheme promises: the bits, or the recurrent states (four-dimensional, after a window) within the tolerance."""
+    if scheme in EXACT:
+        return equal(found, wanted)
+    states = [i for i in range(1, len(wanted)) if wanted[i].ndim == 4 and wanted[i - 1].ndim == 3]
+    assert len(states) == 3
+    rest = [i for i in range(len(wanted)) if i not in states]
+    return len(found) == len(wanted) and equal([found[i] for i in rest], [wanted[i] for i in rest]) and all(
+        np.abs(found[i] - wanted[i]).max() <= TOLERANCE * max(1, np.abs(wanted[i]).max()) for i in states)
 
 
 @pytest.fixture(scope="module", params=STARTS)
@@ -57,7 +76,7 @@ def test_every_width_and_every_count(scheme, start):
                 # nothing was ever kept: empty arrays and zeros are the same state
                 assert all(c.offset == 0 for c in cache) and all(c.cache == [None, None] for c in recurrent(cache))
             else:
-                assert equal(bits(cache), wanted[keep]), (width, keep)
+                assert agrees(scheme, bits(cache), wanted[keep]), (width, keep)
             assert clean(cache)
 
 
@@ -67,7 +86,7 @@ def test_other_head_counts(shape):
     wanted = oracle(target, PROMPT)
     for width, keep in [(1, 0), (1, 1), (2, 1), (5, 1), (5, 4), (9, 6), (17, 16), (17, 3)]:
         for scheme in SCHEMES:
-            assert equal(bits(transact(target, PROMPT, BLOCK[:width], keep, scheme)), wanted[keep]), (scheme, width, keep)
+            assert agrees(scheme, bits(transact(target, PROMPT, BLOCK[:width], keep, scheme)), wanted[keep]), (scheme, width, keep)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -77,7 +96,7 @@ def test_bfloat16_keeps_a_float32_state(scheme):
     for width in (1, 2, 5, 8):
         for keep in range(width + 1):
             cache = transact(target, PROMPT, BLOCK[:width], keep, scheme)
-            assert equal(bits(cache), wanted[keep]), (width, keep)
+            assert agrees(scheme, bits(cache), wanted[keep]), (width, keep)
             assert all((c[0].dtype, c[1].dtype) == (mx.bfloat16, mx.float32) for c in recurrent(cache))
 
 
@@ -105,7 +124,7 @@ def test_several_forwards_in_one_block(scheme, calls, start):
     target = hybrid()
     wanted = oracle(target, start)
     for keep in range(1, 6):
-        assert equal(bits(transact(target, start, BLOCK[:5], keep, scheme, calls)), wanted[keep]), keep
+        assert agrees(scheme, bits(transact(target, start, BLOCK[:5], keep, scheme, calls)), wanted[keep]), keep
 
 
 def test_blocks_follow_each_other_across_the_growth_of_the_attention_cache():
@@ -177,18 +196,15 @@ def test_the_comparison_has_teeth(spoil):
     assert not same_bits(cache, reference_cache(target, PROMPT + BLOCK[:3], len(PROMPT)))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[:2])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_recorded_bytes(scheme):
     target, width = hybrid(), 6
     layer = target.model.layers[0].linear_attn
     heads, dv, dk = layer.num_v_heads, layer.head_v_dim, layer.head_k_dim
-    row = 4 * heads * (dv + dk + 1) if scheme == "tape" else 4 * heads * dv * dk
+    row = 4 * heads * {"tape": dv + dk + 1, "per_token_states": dv * dk, "replay": 0, "rewind": dv * dk + dv + dk + 2}[scheme]
     for keep in (0, 3, width):
-        cache = reference_cache(target, PROMPT, len(PROMPT))
-        with Transaction(cache, scheme) as tx:
-            forward(target, BLOCK[:width], cache)
-            tx.commit(keep)
-        assert tx.recorded_bytes == len(recurrent(cache)) * width * row > 0
+        cache, tx = transacted(target, PROMPT, BLOCK[:width], keep, scheme)
+        assert tx.recorded_bytes == len(recurrent(cache)) * width * row
 
 
 def test_attention_alone_and_recurrence_alone():

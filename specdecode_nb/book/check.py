@@ -14,7 +14,7 @@ import nbformat
 from .. import paths
 from ..errors import BadInput
 from ..records import load_rows, parse, read_text, sha256
-from . import acts, notebooks, numbers, published
+from . import acts, criteria, notebooks, numbers, published
 from .errors import RunFailed
 from .page import measured_path
 
@@ -35,10 +35,15 @@ def problems(rebuild: bool = False) -> list[str]:
 
 
 def data() -> Iterator[str]:
-    """Published facts, measured rows and the files of figures/ as schemas and strict JSON have them."""
+    """Published facts, criteria, measured rows and the files of figures/ as schemas and strict JSON have them."""
     for act in paths.ACTS:
         try:
             published.load(act)
+        except BadInput as error:
+            yield str(error)
+    for path in sorted((paths.data() / "criteria").glob("*.json")):
+        try:
+            criteria.load(path.stem)
         except BadInput as error:
             yield str(error)
     for path in sorted((paths.data() / "measured").glob("*/*.json")):

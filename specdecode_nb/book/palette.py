@@ -42,6 +42,7 @@ METHODS: dict[str, Style] = {
     "replay": Style("replay", RED, "s", DASHED),
     "snapshot": Style("snapshot", BLUE, "8"),
     "rewind": Style("rewind", ORANGE, "^", MIXED),
+    "innovation tape": Style("innovation tape", GREEN, "D", DOTTED),
     "A_k4": Style("A: K=4 (control)", BLUE, "D", DASHED),
     "B_k6": Style("B: K=6", PINK, "P", DASHED),
     "C_k8": Style("C: K=8", GREEN, "p"),
@@ -72,7 +73,7 @@ ALIASES = {
     "refine2_k4": "refine2", "refine4_k4": "refine4", "fixed K=4": "uno_k4", "fixed K=8": "uno_k8", "B": "uno_k4", "B (4,4)": "uno_k4",
     "B incumbent": "uno_k4", "B incumbent (4,4)": "uno_k4", "incumbent (4,4)": "uno_k4", "B_dec (4,4)": "B_dec", "A_k4 (control)": "A_k4",
     "start@12800": "start", "shuffled teacher": "shuffled", "proposal": "draft", "E scalar gate": "E", "block-diffusion backend": "dflash",
-    "native multi-token head": "mtp",
+    "native multi-token head": "mtp", "tape": "innovation tape", "per_token_states": "snapshot",
 } | {f"K={k}": f"uno_k{k}" for k in (1, 2, 4, 6, 8, 16)}
 SERIES = (Style("", BLUE, "o"), Style("", RED, "s", DASHED), Style("", GREEN, "^", MIXED), Style("", ORANGE, "D", DOTTED), Style("", PINK, "v", SOLID),
           Style("", SKY, "P", DASHED), Style("", BLACK, "X", MIXED), Style("", GREY, "d", DOTTED))

@@ -87,7 +87,7 @@ def clean_pass(target: Target, ids, batch: int = 16) -> CleanPass:
         rows, cache = mx.array(ids[first : first + batch]).astype(mx.int32), target.make_cache()
         for c in cache:
             if isinstance(c, RecurrentCache):
-                c.tape = Tape(keep_states=True)
+                c.tape = Tape("per_token_states")
         logits = target.model(rows, cache=cache)
         layers = [(mx.stack(c.tape.states, axis=1), c.tape.conv_rows) if isinstance(c, RecurrentCache) else
                   tuple(mx.contiguous(a) for a in c.keys_and_values()) for c in cache]

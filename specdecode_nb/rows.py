@@ -1,0 +1,150 @@
+"""The kinds of measured rows, one schema each. A row may hold more than its schema names; what it names has these types.
+
+New kinds are added to :data:`ROWS`; reading, writing and resuming are :mod:`.records`.
+"""
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Strict(BaseModel):
+    """Types as written in the file: no text becomes a number here."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class Row(Strict):
+    kind: str
+
+
+class DecodeRow(Row):
+    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle."""
+
+    kind: Literal["decode"]
+    arm: str
+    prompt_id: str
+    category: str
+    repeat: Count
+    prompt_tokens: Annotated[int, Field(ge=1)]
+    tokens: Count
+    wall_seconds: Annotated[float, Field(gt=0)]
+    prefill_seconds: Seconds
+    draft_seconds: Seconds
+    verify_seconds: Seconds
+    commit_seconds: Seconds
+    forwards: Count
+    cycles: Count
+    accepted_per_cycle: list[Count]
+    committed_per_cycle: list[Count]
+    ar_looped_fraction: Share
+    identical_to_ar: bool | None
+    first_divergence: Count | None
+    divergence_gap_ulps: Annotated[float, Field(ge=0)] | None
+    replay_forwards: Count = 0
+    recorded_bytes: Count = 0
+    rewind_steps_per_cycle: list[Count] = []
+    rewind_fallbacks_per_cycle: list[Count] = []
+
+    @model_validator(mode="after")
+    def counts_agree(self):
+        for name in ("rewind_steps_per_cycle", "rewind_fallbacks_per_cycle"):
+            if len(getattr(self, name)) not in (0, self.cycles):
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
+        for name in ("accepted_per_cycle", "committed_per_cycle"):
+            if len(getattr(self, name)) != self.cycles:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
+        if self.cycles and sum(self.committed_per_cycle) != self.tokens:
+            raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        return self
+
+
+class TieRow(Row):
+    """How often the two best logits of one prompt and its continuation are exactly equal."""
+
+    kind: Literal["tie"]
+    prompt_id: str
+    dtype: str
+    positions: Annotated[int, Field(ge=1)]
+    exact_ties: Count
+    gap_median: float
+    gap_p05: float
+
+
+class LoopsRow(Row):
+    """How far plain decoding of one prompt repeats itself."""
+
+    kind: Literal["loops"]
+    prompt_id: str
+    category: str
+    tokens_length: Count
+    looped_fraction: Share
+    distinct_ratio: Share
+
+
+class CommitRow(Row):
+    """Commits of the first ``kept`` of ``width`` verified rows by one scheme, one entry a repetition; milliseconds of wall clock.
+
+    ``state_error`` is the largest difference from the states that the scheme per_token_states kept, relative to their largest entry.
+    """
+
+    kind: Literal["commit"]
+    scheme: str
+    width: Annotated[int, Field(ge=1)]
+    kept: Annotated[int, Field(ge=1)]
+    prompt_ids: list[str]
+    commit_ms: list[Seconds]
+    verify_ms: list[Seconds]
+    state_error: list[Seconds]
+    rewind_fallbacks: list[Count]
+    rewind_steps: Count
+    recorded_bytes: Count
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        lengths = {len(getattr(self, name)) for name in ("prompt_ids", "commit_ms", "verify_ms", "state_error", "rewind_fallbacks")}
+        if len(lengths) > 1 or not self.prompt_ids or self.kept > self.width:
+            raise ValueError(f"lists of {sorted(lengths)} repetitions, {self.kept} of {self.width} rows kept")
+        return self
+
+
+class GatesRow(Row):
+    """Gates of one layer along one prompt and its plain continuation, one entry a position and head: ln(beta / (1 - beta)) and -ln g."""
+
+    kind: Literal["gates"]
+    prompt_id: str
+    layer: Count
+    positions: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    write_logit: list[float]
+    fade: list[Seconds]
+    beta_is_one: Count
+    decay_is_zero: Count
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        if not len(self.write_logit) == len(self.fade) == self.positions * self.heads:
+            raise ValueError(f"{len(self.write_logit)} and {len(self.fade)} gates for {self.positions} positions of {self.heads} heads")
+        return self
+
+
+class RewindRow(Row):
+    """One block rewound from its end to ``kept`` rows under one guard; ``limit`` None is none, ``relative_error`` None is not finite."""
+
+    kind: Literal["rewind"]
+    prompt_id: str
+    width: Annotated[int, Field(ge=1)]
+    kept: Count
+    guard: Literal["both", "beta"]
+    limit: Annotated[float, Field(gt=0)] | None
+    steps: Count
+    fallbacks: Count
+    relative_error: Seconds | None
+
+
+ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow}

@@ -1,0 +1,90 @@
+"""Rules as data: every word that a verdict can be, and every file that must be refused."""
+import json
+
+import pytest
+from specdecode_nb.book import criteria
+from specdecode_nb.book.criteria import FAILS, HOLDS, NO_ROWS, SPANS, Criterion, judge, table
+from specdecode_nb.errors import BadInput
+from specdecode_nb.records import RowFile
+
+
+def entry(comparison=">", threshold=1.0, **changed):
+    rule = {"metric": "speed", "comparison": comparison, "threshold": threshold, "unit": "x", "format": ".2f"}
+    return {"id": "X-1", "statement": "It is faster.", "rule": rule, "published": {"number": "1.03", "verdict": "passed"}, "differs": "the machine"} | changed
+
+
+def criterion(*rule):
+    return Criterion.model_validate(entry(*rule))
+
+
+@pytest.mark.parametrize("rule, value, low, high, word", [
+    ((">", 1.0), 1.2, 1.1, 1.3, HOLDS), ((">", 1.0), 1.2, 1.0, 1.3, SPANS), ((">=", 1.0), 1.2, 1.0, 1.3, HOLDS), ((">", 1.0), 0.8, 0.7, 1.0, FAILS),
+    ((">=", 1.0), 0.8, 0.7, 1.0, SPANS), (("<", 1.0), 0.8, 0.7, 0.9, HOLDS), (("<", 1.0), 1.2, 1.0, 1.3, FAILS), (("<=", 1.0), 1.2, 1.0, 1.3, SPANS),
+    (("<=", 1.0), 0.8, 0.7, 1.0, HOLDS), ((">", 1.0), 1.0, None, None, FAILS), (("<", 50), 10.5, None, None, HOLDS), (("==", 0), 0, None, None, HOLDS),
+    (("==", 0), 3, None, None, FAILS), (("between", [1.2, 1.3]), 1.25, 1.2, 1.3, HOLDS), (("between", [1.2, 1.3]), 1.25, 1.1, 1.3, SPANS),
+    (("between", [1.2, 1.3]), 1.25, 1.1, 1.4, SPANS), (("between", [1.2, 1.3]), 1.5, 1.4, 1.6, FAILS), ((">", 1.0), None, None, None, NO_ROWS),
+])
+def test_words_follow_the_rule(rule, value, low, high, word):
+    assert judge(criterion(*rule), value, low, high).word == word
+
+
+@pytest.mark.parametrize("rule, arguments", [((">", 1), (1.2, 1.1, None)), ((">", 1), (1.2, 1.4, 1.3)), ((">", 1), (None, 1.0, 1.4)), (("==", 0), (0, 0, 1))])
+def test_no_verdict_on_half_an_interval(rule, arguments):
+    with pytest.raises(ValueError):
+        judge(criterion(*rule), *arguments)
+
+
+def test_the_closing_table_keeps_published_and_measured_apart():
+    unpublished = Criterion.model_validate(entry("<", 1.0, published=None))
+    frame = table([judge(criterion(), 1.2, 1.1, 1.3, 27), judge(unpublished, None)])
+    assert frame["published number"].tolist() == ["1.03", "not published"]
+    assert frame["measured here"].tolist() == ["1.20 [1.10, 1.30] x (n=27)", "-"]
+    assert frame["rule"].tolist() == ["> 1.0 x", "< 1.0 x"] and frame["verdict here"].tolist() == [HOLDS, NO_ROWS]
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    (tmp_path / "criteria").mkdir()
+    monkeypatch.setattr(criteria.paths, "data", lambda: tmp_path)
+
+    def write(*entries, act="act4u2", text=None):
+        (tmp_path / "criteria" / "act4u2.json").write_text(text or json.dumps({"act": act, "criteria": list(entries)}))
+    return write
+
+
+@pytest.mark.parametrize("bad, says", [
+    (entry("~", 1), r"criteria\[0\].rule.comparison"), (entry(">", [1, 2]), "threshold is one number"), (entry("between", [2, 1]), "lower first"),
+    (entry("between", 1), "threshold"), (entry(">", "1"), "threshold"), (entry(colour="red"), "colour"), (entry(published={"number": "1"}), "published.verdict"),
+])
+def test_files_that_do_not_fit_are_refused(file, bad, says):
+    file(bad)
+    with pytest.raises(BadInput, match=says):
+        criteria.load("act4u2")
+
+
+def test_other_files_are_refused(file):
+    with pytest.raises(BadInput, match="There is no file of criteria"):
+        criteria.load("act4u2")
+    file(entry(), entry())
+    with pytest.raises(BadInput, match="used twice"):
+        criteria.load("act4u2")
+    file(entry(), act="act4s")
+    with pytest.raises(BadInput, match="holds the criteria of 'act4s'"):
+        criteria.load("act4u2")
+
+
+def test_rows_are_bound_to_the_rules_but_not_to_the_wording(file):
+    file(entry())
+    first = criteria.load("act4u2")
+    rows = RowFile("act4u2", "t", {}, {"criteria": first.rules}, [], "rows.json", "0")
+    first.bind(rows)
+    file(entry(differs="more words"))
+    criteria.load("act4u2").bind(rows)
+    file(entry(">", 1.01))
+    with pytest.raises(BadInput, match="rows.json was not measured under the rules"):
+        criteria.load("act4u2").bind(rows)
+    with pytest.raises(BadInput, match="measure again"):
+        first.bind(RowFile("act4u2", "t", {}, {}, [], "rows.json", "0"))
+    assert first["X-1"].statement == "It is faster." and len(first) == 1
+    with pytest.raises(BadInput, match="no criterion 'X-2'"):
+        first["X-2"]
