@@ -113,7 +113,7 @@ def check_model(name: str, value: str, known: tuple[str, ...] | list[str]) -> No
 class Act:
     """What can be asked of an Act. ``measure`` names the function that makes its rows, "module:function", "" for none.
 
-    ``reduced`` holds the values that ``reduced=true`` stands for where a parameter is not given.
+    ``reduced`` holds the values that ``reduced=true``, or ``quick=true``, stands for where a parameter is not given.
     """
 
     id: str
@@ -135,7 +135,7 @@ class Act:
     def resolve(self, given: dict[str, Any]) -> dict[str, Any]:
         """All parameters, ``given`` ones checked and the others at their default. Raises BadInput."""
         checked = {name: self.param(name).check(value) for name, value in given.items()}
-        values = self.defaults | (self.reduced if checked.get("reduced") else {}) | checked
+        values = self.defaults | (self.reduced if checked.get("reduced") or checked.get("quick") else {}) | checked
         if "target" in values:
             check_model("target", values["target"], targets() or ["tiny-hybrid"])
         if "drafter" in values:
@@ -167,11 +167,23 @@ MEASURED = (
     Param("reduced", bool, False, "a short measurement whose captions say that it is one"),
     Param("rows", str, "", "row file to draw from; empty for the committed one of the target"),
 )
+DECOUPLED = (
+    *MEASURED[:2],
+    Param("drafts", list, [4, 6, 8, 16], "draft widths D of the diagnostic; 4 must be one", "positions", 4, 16),
+    Param("tokens", int, 64, "new tokens a prompt", "tokens", 1, 4096),
+    Param("repeats", int, 3, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("cost_repeats", int, 3, "timings of every forward at each prompt's context", "", 1, 100),
+    Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
+    *(p for p in MEASURED if p.name in ("dtype", "measure")),
+    Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
+    *(p for p in MEASURED if p.name == "rows"),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8]}),
+    "act4u6": Act("act4u6", DECOUPLED, "specdecode_nb.protocols.act4u6:measure", {"tokens": 32, "repeats": 1, "cost_repeats": 1, "prompts": 9}),
     "overview": Act("overview", ()),
 }
 
