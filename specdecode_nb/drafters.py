@@ -60,17 +60,25 @@ class UnoDrafter:
         self._model, self._gate, self._vocab = model, gate, target.vocab_size
         self._masks: dict[int, mx.array] = {}
 
-    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
-        """``history`` is every committed id; the caches hold all of them but the last, the seed token."""
+    def logits(self, cache: list, seed: int, noise: mx.array) -> mx.array:
+        """Logits [k, vocab] of the rows [seed, noise...] (noise int [k - 1]), the adapter on the noise rows only.
+
+        The rows stay in the caches; the caller holds the transaction that undoes them.
+        """
+        k = noise.size + 1
         if k not in self._masks:
             self._masks[k] = mx.array([[0.0] + [1.0] * (k - 1)])
+        self._gate.rows(self._masks[k] if k > 1 else None)
+        rows = mx.concatenate([mx.array([seed], dtype=mx.int32), noise.astype(mx.int32)])[None]
+        return self._model(rows, cache=cache)[0]
+
+    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
+        """``history`` is every committed id; the caches hold all of them but the last, the seed token."""
         key = mx.random.key(stream_seed(self.noise_seed, BENCH_NOISE, cycle))
         # drawn at a fixed width, so the noise of a slot does not depend on k
         noise = mx.random.randint(1, self._vocab, (max(16, k),), key=key)[: k - 1]
-        rows = mx.concatenate([mx.array([history[-1]], dtype=mx.int32), noise.astype(mx.int32)])[None]
-        self._gate.rows(self._masks[k] if k > 1 else None)
         with Transaction(cache, self.scheme if self.keep_seed else "tape") as tx:
-            proposals = mx.argmax(self._model(rows, cache=cache)[0], axis=-1)
+            proposals = mx.argmax(self.logits(cache, history[-1], noise), axis=-1)
             mx.eval(proposals)
             tx.commit(1 if self.keep_seed else 0)
         return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=1, rows=k)

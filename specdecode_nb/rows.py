@@ -50,10 +50,15 @@ class DecodeRow(Row):
     recorded_bytes: Count = 0
     rewind_steps_per_cycle: list[Count] = []
     rewind_fallbacks_per_cycle: list[Count] = []
+    drafted_per_cycle: list[Count] = []
+    handed_per_cycle: list[Count] = []
+    draft_seconds_per_cycle: list[Seconds] = []
+    seconds_per_cycle: list[Seconds] = []
 
     @model_validator(mode="after")
     def counts_agree(self):
-        for name in ("rewind_steps_per_cycle", "rewind_fallbacks_per_cycle"):
+        for name in ("rewind_steps_per_cycle", "rewind_fallbacks_per_cycle", "drafted_per_cycle", "handed_per_cycle", "draft_seconds_per_cycle",
+                     "seconds_per_cycle"):
             if len(getattr(self, name)) not in (0, self.cycles):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         for name in ("accepted_per_cycle", "committed_per_cycle"):
@@ -147,4 +152,40 @@ class RewindRow(Row):
     relative_error: Seconds | None
 
 
-ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow}
+class WideDraftRow(Row):
+    """First proposals at one context: ``proposals`` by slot, ``target`` the plain continuation, the two lists by slot of the first four."""
+
+    kind: Literal["wide_draft"]
+    prompt_id: str
+    category: str
+    context_tokens: Annotated[int, Field(ge=1)]
+    at: Count
+    condition: Literal["decoder", "aligned", "redraw"]
+    draft_width: Annotated[int, Field(ge=4)]
+    proposals: list[Count]
+    target: list[Count]
+    top1: list[Share]
+    max_abs_logit_diff_vs_d4: list[Seconds]
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        if len(self.proposals) != self.draft_width or len(self.top1) != 4 or len(self.max_abs_logit_diff_vs_d4) != 4 or len(self.target) < 4:
+            raise ValueError(f"{len(self.proposals)} proposals, {len(self.target)} target tokens and {len(self.top1)} first slots for a draft of {self.draft_width}")
+        return self
+
+
+class CostRow(Row):
+    """One forward of ``width`` rows at a fixed context; seconds of wall clock, the commit apart (0 for a draft, which contains it)."""
+
+    kind: Literal["cost"]
+    prompt_id: str
+    context_tokens: Annotated[int, Field(ge=1)]
+    repeat: Count
+    forward: Literal["verify", "draft"]
+    width: Annotated[int, Field(ge=1)]
+    seconds: Annotated[float, Field(gt=0)]
+    commit_seconds: Seconds
+
+
+ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
+                             "wide_draft": WideDraftRow, "cost": CostRow}

@@ -179,6 +179,17 @@ UNDO = (
     Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
     *(p for p in MEASURED if p.name == "rows"),
 )
+DECOUPLED = (
+    *MEASURED[:2],
+    Param("drafts", list, [4, 6, 8, 16], "draft widths D of the diagnostic; 4 must be one", "positions", 4, 16),
+    Param("tokens", int, 64, "new tokens a prompt", "tokens", 1, 4096),
+    Param("repeats", int, 3, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("cost_repeats", int, 3, "timings of every forward at each prompt's context", "", 1, 100),
+    Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
+    *(p for p in MEASURED if p.name in ("dtype", "measure")),
+    Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
+    *(p for p in MEASURED if p.name == "rows"),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
@@ -186,6 +197,7 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8]}),
     "act4u2": Act("act4u2", UNDO, "specdecode_nb.protocols.act4u2:measure",
                   {"tokens": 24, "repeats": 1, "prompts": 9, "block_sizes": [2, 4], "widths": [3, 5, 9], "commits": 5}),
+    "act4u6": Act("act4u6", DECOUPLED, "specdecode_nb.protocols.act4u6:measure", {"tokens": 32, "repeats": 1, "cost_repeats": 1, "prompts": 9}),
     "overview": Act("overview", ()),
 }
 
