@@ -215,7 +215,7 @@ class Page:
         old = {new: name for name, new in (names or {}).items()}
         original = {old.get(k, k): spec for k, spec in (fmt or {}).items()}
         formats = {(names or {}).get(k, k): spec for k, spec in original.items()}
-        self.show(shown, table.removeprefix(f"{self.act}_").replace("_", "-").lower(), text, formats, sources, whole if folded else None, original)
+        self.show(shown, table.removeprefix(f"{self.act}_").replace("_", "-").lower(), text, formats, sources, whole if folded else None, original if folded else None)
 
     def say(self, text: str) -> None:
         """Prose with numbers: ``[[name]]`` stands for a recorded number; an unknown name is an error."""
