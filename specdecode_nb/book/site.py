@@ -24,6 +24,7 @@ from ..records import parse, read_text, sha256, write_atomic
 from . import notebooks, published
 
 LARGEST = 1_000_000  # bytes of one page
+LONG = 40  # letters of a cell that gets more width
 TABLE_TAGS = ("table", "thead", "tbody", "tr", "th", "td")
 MATH_ATTRIBUTES = {"display", "displaystyle", "scriptlevel", "stretchy", "fence", "form", "minsize", "maxsize", "accent", "mathvariant", "movablelimits",
                    "lspace", "rspace", "width", "linethickness", "columnalign", "columnspacing", "rowspacing", "separator", "symmetric"}
@@ -66,6 +67,8 @@ class BareTable(HTMLParser):
         self.parts.append(f"</{tag}>" if tag in TABLE_TAGS else html.escape(f"</{tag}>"))
 
     def handle_data(self, data):
+        if len(data) > LONG and self.parts and self.parts[-1].startswith("<td"):  # a phone would make a pillar of it
+            self.parts[-1] = self.parts[-1].replace('class="left"', 'class="left long"')
         self.parts.append(html.escape(data, quote=False))
 
 
