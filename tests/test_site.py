@@ -143,7 +143,7 @@ def test_formulas_are_mathml(small):
     assert text.count("<math") == 2 and 'display="block"' in text and "<mfrac" in text and "&lt;" in text and "5$ and 6$" in text
 
 
-@pytest.mark.parametrize("prose, words", [("$$\\frac{1$$", "MathML"), ("[x](act77.ipynb)", "act77.ipynb"), ("[x](../../etc/passwd)", "not part of the site"), ("# T\n\n" + "word " * 250_000, "above 1,000,000")])
+@pytest.mark.parametrize("prose, words", [("$$\\left( x$$", "MathML"), ("[x](act77.ipynb)", "act77.ipynb"), ("[x](../../etc/passwd)", "not part of the site"), ("# T\n\n" + "word " * 250_000, "above 1,000,000")])
 def test_what_cannot_be_shown_is_refused_and_nothing_is_written(small, tmp_path, prose, words):
     with pytest.raises(BadInput, match=words):
         small(nbformat.v4.new_markdown_cell(prose))
