@@ -38,6 +38,8 @@ def parser() -> Parser:
     figures = command("figures", "figures, tables, captions and numbers for a write-up")
     figures.add_argument("acts", nargs="*", metavar="ACT", help="default: every Act that has a notebook")
     figures.add_argument("--to", type=Path, required=True, metavar="DIR")
+    site = command("site", "the monograph as HTML pages that open without a network")
+    site.add_argument("--to", type=Path, required=True, metavar="DIR", help="index.html is the overview; figures go to DIR/figures")
     build = command("build", "the committed notebooks, figures, tables and numbers, from sources and recorded rows")
     build.add_argument("acts", nargs="*", metavar="ACT", help="default: every Act that has a notebook")
     check = command("check", "every derived file against its source")
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
     try:
         options = parser().parse_args(argv)
-        return {"list": list_acts, "run": run, "figures": figures, "build": build, "check": check, "generate": generate, "doctor": doctor}[options.command](options)
+        return {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate, "doctor": doctor}[options.command](options)
     except BadInput as error:
         return complain(error, 2)
     except RunFailed as error:
@@ -182,6 +184,14 @@ def figures(options) -> int:
     from .book import export
 
     for path in export.write_up(chosen(options.acts), folder(options.to)):
+        print(shown(path))
+    return 0
+
+
+def site(options) -> int:
+    from .book import site as pages
+
+    for path in pages.write(folder(options.to)):
         print(shown(path))
     return 0
 

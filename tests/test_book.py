@@ -3,6 +3,7 @@ import ast
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -169,7 +170,7 @@ FRAME = pd.DataFrame({"arm": ["a|b", "c_d <5 %>"], "n": [3, 12000], "x": [0.5, N
 def test_a_table_reads_without_style_and_twice_the_same():
     html = tables.as_html(FRAME)
     assert html == tables.as_html(FRAME.copy()) and "style" not in html and "class" not in html and "id=" not in html
-    assert all(cell in html for cell in ("<td>a|b</td>", "c_d &lt;5 %&gt;", ">12,000<", ">–<", ">yes<", ">2.5<", ">1<"))
+    assert all(cell in html for cell in ('<td align="left">a|b</td>', "c_d &lt;5 %&gt;", ">12,000<", ">–<", ">yes<", ">2.5<", ">1<"))
     assert "12,000" in tables.as_text(FRAME) and r"a\|b" in tables.as_markdown(FRAME)
 
 
@@ -399,23 +400,41 @@ def test_captions_follow_the_records(tmp_path):
     assert r"\newcommand{\CaptionActFourSCurve}{A caption of 50 \%}" in text and r"\CaptionTableActFourST" in text
 
 
-def test_figure_table_and_numbers_compile_in_a_document(tmp_path):
-    import shutil
+PREAMBLE = "\\documentclass{article}\\usepackage{booktabs,graphicx,textcomp,amssymb}\\usepackage[T1]{fontenc}\\input{numbers}\n"
+needs_tex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
 
-    if not shutil.which("pdflatex"):
-        pytest.skip("no pdflatex on this machine")
+
+def typeset(folder, body):
+    """One LaTeX document of ``body``; the test fails if it does not compile."""
+    (folder / "paper.tex").write_text(f"{PREAMBLE}\\begin{{document}}\n{body}\n\\end{{document}}\n")
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=folder, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() if line.startswith(("!", "l.")))
+
+
+@needs_tex
+def test_figure_table_and_numbers_compile_in_a_document(tmp_path):
     made = figures.render(draw.survival({"K=4": [0.6, 0.3]}), "act4s-curve", "A caption", SOURCES)
     figures.write(tmp_path, "act4s-curve", made, figures.record("act4s-curve", made, {"caption": "Survival ≥ 50 %", "alt": "a" * 40}))
-    tables.write(tmp_path / "tables", tables.prepare("act4s-t", FRAME, "A table & more", {"caption": "A table & more"}))
+    wide = pd.DataFrame({"short": ["a"], "a long text": ["word_1 & more % " * 12], "another": ["some words " * 6], "n": [1]})
+    for name, frame in (("act4s-t", FRAME), ("act4s-wide", wide)):
+        tables.write(tmp_path / "tables", tables.prepare(name, frame, "A table & more", {"caption": "A table & more"}))
     n = numbers.Numbers("act4s")
-    for name, value, fmt in (("speed", 1.245, ".2f"), ("rows", 12000, ",d"), ("share", 0.5, ".0%")):
+    for name, value, fmt in (("speed", 1.245, ".2f"), ("rows", 12000, ",d"), ("share", 0.5, ".0%"), ("word", "a_b", "")):
         n.record(name, value, fmt)
     numbers.write(tmp_path, "act4s", n.items)
     export.write_captions(tmp_path)
-    (tmp_path / "paper.tex").write_text("\\documentclass{article}\\usepackage{booktabs,graphicx,textcomp,amssymb}\\usepackage[T1]{fontenc}\\input{numbers}\\input{captions}\n"
-                                        "\\begin{document}\\begin{figure}\\includegraphics{act4s-curve.pdf}\\caption{\\CaptionActFourSCurve}\\end{figure}\n"
-                                        "\\input{tables/act4s-t}\\ActFourSSpeed, \\ActFourSRows, \\ActFourSShare\\end{document}")
-    subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, check=True, capture_output=True)
+    typeset(tmp_path, "\\input{captions}\\begin{figure}\\includegraphics{act4s-curve.pdf}\\caption{\\CaptionActFourSCurve}\\end{figure}\n"
+                      "\\input{tables/act4s-t}\\input{tables/act4s-wide}\\ActFourSSpeed, \\ActFourSRows, \\ActFourSShare, \\ActFourSWord")
+
+
+@needs_tex
+def test_every_committed_table_and_number_compiles(tmp_path):
+    shutil.copytree(paths.figures() / "tables", tmp_path / "tables")
+    shutil.copyfile(paths.figures() / "numbers.tex", tmp_path / "numbers.tex")
+    every = sorted(p.stem for p in (tmp_path / "tables").glob("*.tex"))
+    macros = [line.split("{")[1].rstrip("}") for line in (tmp_path / "numbers.tex").read_text().splitlines() if line.startswith("\\newcommand")]
+    assert every and macros
+    typeset(tmp_path, "\n".join(f"\\input{{tables/{name}}}\\clearpage" for name in every) + "\n\n" + ", ".join(f"{m}{{}}" for m in macros))
 
 
 def test_the_book_needs_no_mlx():

@@ -708,7 +708,7 @@ page.check("every later divergence is within one unit in the last place", bool((
 # ## 14. Measured here
 
 # %%
-page.measured()
+page.measured();
 
 # %% [markdown]
 # The training curve is not measured here. The other half of the question is: Act IV-S decodes our own target at several block sizes (`specdecode-nb run act4s -p measure=true`).

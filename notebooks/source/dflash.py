@@ -271,16 +271,8 @@ page.check("all three quoted multipliers are rows of one model in that README, a
 # upstream benchmark records, in which the prompt of those rows has about a hundred tokens and the column is the limit on new tokens.
 
 # %%
-read = pd.DataFrame([
-    {"fact": "prompt of the rows", "value": "92 to 102 tokens", "where it bites": "the column is no context length"},
-    {"fact": "column of the rows", "value": "limit on new tokens", "where it bites": "the decay is by generated length"},
-    {"fact": "acceptance of the rows", "value": "accepted / emitted", "where it bites": "hides drafted tokens that were thrown away"},
-    {"fact": "block of the Qwen3.5 drafters", "value": "16", "where it bites": "accepted / drafted can be computed for them"},
-    {"fact": "8,192-token row of the 27B", "value": "a 92-token prompt, the others 102", "where it bites": "not quite the same template"},
-    {"fact": "prompts", "value": "one, mathematical", "where it bites": "no spread over texts"},
-    {"fact": "thermal state", "value": "recorded as unknown", "where it bites": "no guard against throttling"},
-    {"fact": "end of text", "value": "masked in the drafted arm, ignored in the plain arm", "where it bites": "after a first end of text the arms decode different texts"}])
-page.show(read, "read", "Read in the code and benchmark records of the upstream project, not in the post", sources=[page.computed])
+known = published.read("dflash")
+page.show(known.frame(), "read", "Read in the code and benchmark records of the upstream project, not in the post", sources=[known])
 
 # %%
 families = {m: g for m, g in pd.concat([big, small]).groupby("model", sort=False)}
@@ -305,7 +297,7 @@ page.check("the newer pair loses less over 16 times the length than the older pa
 # plain steps from the plain rate.
 
 # %%
-BLOCK = {"Qwen3.5-27B-4bit": 16, "Qwen3.5-4B": 16, "Qwen3.5-9B": 16}  # read upstream; the block of the newer drafter was not
+BLOCK = known.facts.blocks  # read upstream; the block of the newer drafter was not
 parts = pd.concat([big, small], ignore_index=True)
 parts["tokens/cycle"] = 1 / (1 - parts["acceptance"] / 100)
 parts["accepted/drafted"] = [100 * (t - 1) / (BLOCK[m] - 1) if m in BLOCK else None for m, t in zip(parts["model"], parts["tokens/cycle"])]
@@ -514,7 +506,7 @@ page.note("The strategic position")
 # ## Measured here
 
 # %%
-page.measured()
+page.measured();
 
 # %% [markdown]
 # What to measure is clear from the cells: 8-bit and 4-bit weights, plain and drafted by *one* drafter, short and long prompt, interleaved, with the factors and their interaction reported

@@ -274,9 +274,13 @@ for n, (what, notes) in enumerate(KNOWN, 1):
 page.show(pd.DataFrame(entries), "discrepancies", "The ten known discrepancies of the sources, and the page that tells each", sources=ALL)
 
 # %% [markdown]
-# Writing the pages turned up more. They are told where they were found.
+# Writing the pages turned up more. They are told where they were found; a page that is not in this list turned up nothing beyond the ten above.
 #
+# - [Act II](act2.ipynb): the shuffled control may have run at another gate than the arm it is compared with; if so, the arm with the scalar gate is its fairer partner.
+# - [Act III](act3.ipynb): the published rate of canvas tokens is not the supervised tokens over the wall clock of the same run.
 # - [Act IV-U](act4u.ipynb): a committed count that is not the pooled one; and a control that is not beaten at the second slot.
+# - [Act IV-U3](act4u3.ipynb): the acceptance printed beside the required one is of another kind; in one currency the drafter reaches what the two columns say it misses.
+# - [Act IV-U4](act4u4.ipynb): the growth of a cycle from K=4 to K=8 that the report quotes pairs figures of two stages; the same two adapters in one table give another.
 # - [Act IV-U5](act4u5.ipynb): criterion U5-5.2 quotes another cached agreement than the table; and the same two adapters differ in speed by more than the floor between two sessions.
 # - [DFlash](dflash.ipynb): upstream speedups that are not the quotient of the rates beside them, one of them quoted by the post; and an acceptance that cannot be of the kind it is compared with.
 #
@@ -302,6 +306,7 @@ page.show(pd.DataFrame(entries), "discrepancies", "The ten known discrepancies o
 # specdecode-nb run act4s -p measure=true -p tokens=64     # an Act with other parameters, written to out/
 # specdecode-nb run act4u5 --help                          # the parameters of an Act
 # specdecode-nb figures act4u5 --to paper/                 # figures, tables, captions and numbers for a write-up
+# specdecode-nb site --to html/                            # these pages as HTML, to read without a network
 # specdecode-nb check                                      # every derived file against its source
 # ```
 #

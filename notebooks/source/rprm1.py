@@ -405,7 +405,7 @@ page.merit()
 # ## 13. Measured here
 
 # %%
-page.measured()
+page.measured();
 
 # %% [markdown]
 # ## 14. Threats to validity

@@ -46,6 +46,11 @@ def data() -> Iterator[str]:
             criteria.load(path.stem)
         except BadInput as error:
             yield str(error)
+    for path in sorted((paths.data() / "read").glob("*.json")):
+        try:
+            published.read(path.stem)
+        except BadInput as error:
+            yield str(error)
     for path in sorted((paths.data() / "measured").glob("*/*.json")):
         try:
             load_rows(path, name(path))

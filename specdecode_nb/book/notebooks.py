@@ -248,6 +248,7 @@ def run(act: str, params: dict, out: Path, command: str) -> list[Path]:
             raise RunFailed(f"{failure}{keep_failure(act, staging, out / 'failed')}") from None
         files = install(act, staging, out / "figures")
         write_atomic(out / f"{act}.ipynb", written(book))
+    (out / "failed" / f"{act}.ipynb").unlink(missing_ok=True)
     return [out / f"{act}.ipynb", *files]
 
 
@@ -261,6 +262,7 @@ def build(act: str) -> Path:
         install(act, staging, paths.figures())
         path = paths.notebooks() / f"{act}.ipynb"
         write_atomic(path, written(book))
+    (paths.root() / "out" / "failed" / f"{act}.ipynb").unlink(missing_ok=True)
     return path
 
 

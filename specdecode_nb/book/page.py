@@ -206,7 +206,7 @@ class Page:
             raise BadInput(f"No row of table {table} passes the test; change it.")
         units = {(names or {}).get(k, k): u for k, u in whole.attrs["units"].items()}
         if "arm" in shown.columns and "arm" not in (names or {}):
-            shown = shown.assign(arm=[palette.label(a) if isinstance(a, str) else a for a in shown["arm"]])
+            shown = shown.assign(arm=[palette.label(a, self.act) if isinstance(a, str) else a for a in shown["arm"]])
         shown = shown.rename(columns=dict(names or {}))
         shown.attrs = {"units": units}
         folded = len(shown) < len(whole) or len(shown.columns) < len(whole.columns)
@@ -299,8 +299,8 @@ class Page:
             return True
         target = self.params.get("target", "tiny-hybrid")
         can = acts.get(self.act).measure
-        how = f"`specdecode-nb run {self.act} -p measure=true` would" if can else f"no command measures this Act yet; `specdecode-nb run {self.act} -p rows=FILE` draws rows from elsewhere"
-        self._markdown(f"**Not measured here yet** on {target}: {how}.")
+        how = f"`specdecode-nb run {self.act} -p measure=true` makes them" if can else f"no command of this version makes them; `specdecode-nb run {self.act} -p rows=FILE` draws rows made elsewhere"
+        self._markdown(f"**No rows of this Act have been measured here yet** on {target}: {how}.")
         return False
 
     def provenance(self) -> None:
@@ -324,11 +324,16 @@ class Page:
             raise AssertionError(f"This page leaves out {len(gaps)} published items: {'; '.join(gaps)}")
         if self._out:
             number_files.write(self._out / "figures", self.act, self.numbers.items)
-        done = f"{self._count['Table']} tables, {self._count['Figure']} figures, {len(self.numbers.items)} numbers."
+        done = ", ".join(counted(n, what) for n, what in ((self._count["Table"], "table"), (self._count["Figure"], "figure"), (len(self.numbers.items), "number"))) + "."
         if f:
-            done += f" All {len(f.tables)} published tables, {len(f.criteria)} criteria and {len(f.negative_results)} negative results are on this page."
+            done += (f" On this page is all that was published: {counted(len(f.tables), 'table')}, {counted(len(f.criteria), 'criterion', 'criteria')} "
+                     f"and {counted(len(f.negative_results), 'negative result')}.")
         digest = figures.sha256(number_files.canonical(self.numbers.items).encode())
         self._markdown(done, finished=self.act, sources=self._sources, numbers_sha256=digest)
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def flat(value) -> str:

@@ -70,11 +70,12 @@ METHODS: dict[str, Style] = {
 }
 ALIASES = {
     "native AR": "ar", "plain autoregressive": "ar", "ngram2_k4": "ngram2", "ngram3_k4": "ngram3", "refine1": "uno_k4", "refine1_k4": "uno_k4",
-    "refine2_k4": "refine2", "refine4_k4": "refine4", "fixed K=4": "uno_k4", "fixed K=8": "uno_k8", "B": "uno_k4", "B (4,4)": "uno_k4",
+    "refine2_k4": "refine2", "refine4_k4": "refine4", "fixed K=4": "uno_k4", "fixed K=8": "uno_k8", "B (4,4)": "uno_k4",
     "B incumbent": "uno_k4", "B incumbent (4,4)": "uno_k4", "incumbent (4,4)": "uno_k4", "B_dec (4,4)": "B_dec", "A_k4 (control)": "A_k4",
     "start@12800": "start", "shuffled teacher": "shuffled", "proposal": "draft", "E scalar gate": "E", "block-diffusion backend": "dflash",
     "native multi-token head": "mtp", "tape": "innovation tape", "per_token_states": "snapshot",
 } | {f"K={k}": f"uno_k{k}" for k in (1, 2, 4, 6, 8, 16)}
+OF_ACT = {"act4u6": {"B": "uno_k4"}}  # names that mean a method in one Act and something else in others
 SERIES = (Style("", BLUE, "o"), Style("", RED, "s", DASHED), Style("", GREEN, "^", MIXED), Style("", ORANGE, "D", DOTTED), Style("", PINK, "v", SOLID),
           Style("", SKY, "P", DASHED), Style("", BLACK, "X", MIXED), Style("", GREY, "d", DOTTED))
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
@@ -89,6 +90,6 @@ def style(name: str, position: int = 0) -> Style:
     return Style(name, spare.color, spare.marker, spare.dash)
 
 
-def label(name: str) -> str:
-    """How a method is called in tables and legends."""
-    return style(name).label
+def label(name: str, act: str = "") -> str:
+    """How a method is called in tables and legends; ``act`` for names that belong to one Act."""
+    return style(OF_ACT.get(act, {}).get(name, name)).label

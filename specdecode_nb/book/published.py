@@ -143,6 +143,45 @@ class Act:
         return found[0]
 
 
+class ReadFact(Facts):
+    fact: str
+    value: str
+    bites: str
+    source: str
+
+
+class ReadFacts(Facts):
+    """What somebody read in public code and records: neither in a publication nor measured. ``blocks``: block width by model."""
+
+    what: str
+    date: str | None
+    blocks: dict[str, int]
+    facts: list[ReadFact]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Facts read by hand, with their file name and digest; a source like the others."""
+
+    facts: ReadFacts
+    name: str
+    digest: str
+
+    @property
+    def label(self) -> str:
+        return f"read upstream, not measured; {self.facts.date or 'undated'}"
+
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame([{"fact": f.fact, "value": f.value, "where it bites": f.bites, "read in": f.source} for f in self.facts.facts])
+
+
+def read(act: str) -> Reading:
+    """Facts read for ``act`` from data/read. Raises BadInput for a file that does not fit."""
+    name = f"data/read/{act}.json"
+    text = read_text(paths.root() / name, "file of facts that were read")
+    return Reading(conform(ReadFacts, parse(text, name), name), name, sha256(text.encode()))
+
+
 def load(act: str) -> Act:
     """The facts of ``act`` from data/published. Raises BadInput for a file that does not fit, naming field and remedy."""
     path = paths.data() / "published" / f"{act}.json"

@@ -12,6 +12,7 @@ from tabulate import tabulate
 from ..records import not_finite, sha256, write_atomic
 
 MISSING = "–"
+WRAP, LINE = 24, 80  # letters of a text column before it wraps in LaTeX; letters of a line
 LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
          "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\"": r"\textquotedbl{}", "≥": r"$\ge$",
          "≤": r"$\le$", "≈": r"$\approx$", "×": r"$\times$", "·": r"$\cdot$", "±": r"$\pm$", "–": "--", "—": "---", "−": "$-$", "→": r"$\to$",
@@ -88,7 +89,7 @@ def alignment(frame: pd.DataFrame) -> list[str]:
 def as_html(frame: pd.DataFrame, fmt: Mapping[str, str] | None = None) -> str:
     """A table without ids, classes or styles: two renders are equal and a sanitiser takes nothing away."""
     shown = texts(frame, fmt)
-    align = [f' align="{a}"' if a == "right" else "" for a in alignment(frame)]
+    align = [f' align="{a}"' for a in alignment(frame)]  # the left one too: some readers set cells to the right
     line = lambda tag, row: "<tr>" + "".join(f"<{tag}{a}>{html.escape(v, quote=False)}</{tag}>" for a, v in zip(align, row)) + "</tr>"  # noqa: E731
     body = "\n".join(line("td", row) for row in shown.itertuples(index=False, name=None))
     return f"<table>\n<thead>\n{line('th', shown.columns)}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
@@ -113,9 +114,20 @@ def as_latex(frame: pd.DataFrame, caption: str, table_id: str, fmt: Mapping[str,
     shown = texts(frame, fmt)
     line = lambda row: " & ".join(latex(v) for v in row) + r" \\"  # noqa: E731
     body = "\n".join(line(row) for row in shown.itertuples(index=False, name=None))
-    align = "".join(a[0] for a in alignment(frame))
+    align = "".join(columns(shown, alignment(frame)))
     return (f"\\begin{{table}}\n\\centering\n\\caption{{{latex(caption)}}}\\label{{tab:{table_id}}}\n\\begin{{tabular}}{{{align}}}\n\\toprule\n"
             f"{line(shown.columns)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n")
+
+
+def columns(shown: pd.DataFrame, align: Sequence[str]) -> list[str]:
+    """Column types for LaTeX: long texts wrap, each by its share of the width that the short columns leave."""
+    longest = [max(map(len, [*shown.iloc[:, i].tolist()]), default=0) for i in range(len(align))]
+    wraps = [a == "left" and n > WRAP for a, n in zip(align, longest)]
+    if not any(wraps):
+        return [a[0] for a in align]
+    narrow = sum(max(n, len(str(name)) if not w else 0) + 2 for n, name, w in zip(longest, shown.columns, wraps) if not w)
+    room, whole = max(0.3, 0.9 - narrow / LINE), sum(n ** 0.5 for n, w in zip(longest, wraps) if w)
+    return [f"p{{{room * n ** 0.5 / whole:.2f}\\linewidth}}" if w else a[0] for n, a, w in zip(longest, align, wraps)]
 
 
 def as_csv(frame: pd.DataFrame) -> str:
