@@ -1,0 +1,183 @@
+"""Criteria fixed before the rows: rules as data, and verdicts computed from a number and its interval.
+
+``data/criteria/<act>.json`` holds {"act", "criteria": [...]}; each criterion has a rule {metric, comparison, threshold}. What a
+metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
+(config ``criteria``), so that a rule changed afterwards is seen.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+from pydantic import ConfigDict, model_validator
+
+from .. import paths
+from ..errors import BadInput, nearest
+from ..records import RowFile, Strict, conform, parse, read_text, sha256
+
+HOLDS, FAILS = "holds", "does NOT hold"
+SPANS, NO_ROWS = "not decidable: the interval spans the threshold", "not decidable: nothing was measured"
+
+
+class Fixed(Strict):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Rule(Fixed):
+    """``metric`` compared with ``threshold``; "between" takes [low, high], ends included, "==" a count without an interval."""
+
+    metric: str
+    comparison: Literal[">", ">=", "<", "<=", "==", "between"]
+    threshold: int | float | list[int | float]
+    unit: str = ""
+    format: str = ".3g"
+
+    @model_validator(mode="after")
+    def shape(self):
+        pair = isinstance(self.threshold, list)
+        if pair != (self.comparison == "between") or pair and (len(self.threshold) != 2 or self.threshold[0] > self.threshold[1]):
+            raise ValueError("threshold is one number, or for the comparison 'between' a list of two, the lower first")
+        return self
+
+    def passed(self, value: float) -> bool:
+        t = self.threshold
+        if self.comparison == "between":
+            return t[0] <= value <= t[1]
+        return {">": value > t, ">=": value >= t, "<": value < t, "<=": value <= t, "==": value == t}[self.comparison]
+
+    def __str__(self) -> str:
+        t = self.threshold
+        limit = f"between {t[0]} and {t[1]}" if self.comparison == "between" else f"{self.comparison} {t}"
+        return f"{limit} {self.unit}".rstrip()
+
+
+class Mirrored(Fixed):
+    """What was published for the same hypothesis: its number and its verdict, in words."""
+
+    number: str
+    verdict: str
+
+
+class Criterion(Fixed):
+    """``published`` is None for a hypothesis that was not published; ``differs``: what between the machines could explain a difference."""
+
+    id: str
+    statement: str
+    rule: Rule
+    published: Mirrored | None
+    differs: str
+
+
+class File(Fixed):
+    act: str
+    criteria: list[Criterion]
+
+    @model_validator(mode="after")
+    def once(self):
+        ids = [c.id for c in self.criteria]
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"an id is used twice among {', '.join(ids)}")
+        return self
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """The criteria of one Act, in file order; a source of a page (``name``, ``digest``, ``label``). ``rules``: digest of the rules alone."""
+
+    act: str
+    criteria: tuple[Criterion, ...]
+    name: str
+    digest: str
+    label: str = "rules fixed before the rows"
+
+    def __iter__(self) -> Iterator[Criterion]:
+        return iter(self.criteria)
+
+    def __len__(self) -> int:
+        return len(self.criteria)
+
+    def __getitem__(self, id: str) -> Criterion:
+        for criterion in self.criteria:
+            if criterion.id == id:
+                return criterion
+        ids = [c.id for c in self.criteria]
+        raise BadInput(f"{self.name} has no criterion {id!r}{nearest(id, ids)}; it has {', '.join(ids)}.")
+
+    @property
+    def rules(self) -> str:
+        return sha256(json.dumps([[c.id, c.rule.model_dump()] for c in self.criteria], sort_keys=True).encode())
+
+    def bind(self, rows: RowFile) -> None:
+        """Raises BadInput if ``rows`` were measured under other rules, or under none."""
+        if rows.config.get("criteria") != self.rules:
+            raise BadInput(f"{rows.name} was not measured under the rules of {self.name} (rules {self.rules[:12]}, rows name "
+                           f"{str(rows.config.get('criteria'))[:12]}); measure again or restore the rules.")
+
+
+def load(act: str) -> Criteria:
+    """The criteria of ``act``. Raises BadInput for a file that is not there or does not fit, naming field and remedy."""
+    path = paths.data() / "criteria" / f"{act}.json"
+    name = f"data/criteria/{path.name}"
+    text = read_text(path, "file of criteria")
+    found = conform(File, parse(text, name), name)
+    if found.act != act:
+        raise BadInput(f"{name} holds the criteria of {found.act!r}; restore the file.")
+    return Criteria(act, tuple(found.criteria), name, sha256(text.encode()))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One criterion judged. ``word`` is one of HOLDS, FAILS, SPANS, NO_ROWS; ``n`` counts what the interval resamples."""
+
+    criterion: Criterion
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    word: str
+
+    @property
+    def text(self) -> str:
+        """The number with its interval, unit and n."""
+        if self.value is None:
+            return "-"
+        fmt = self.criterion.rule.format
+        span = f" [{self.low:{fmt}}, {self.high:{fmt}}]" if self.low is not None else ""
+        return f"{self.value:{fmt}}{span} {self.criterion.rule.unit}".rstrip() + (f" (n={self.n})" if self.n is not None else "")
+
+
+def judge(criterion: Criterion, value: float | None, low: float | None = None, high: float | None = None, n: int | None = None) -> Outcome:
+    """Apply the rule. With an interval the rule must be met, or missed, by every number in it; else it is not decidable.
+
+    Raises ValueError for half an interval, one that is empty or has no value, or one under "==". A resampled interval of medians may
+    lie beside its value, so that is allowed.
+    """
+    rule = criterion.rule
+    if (low is None) != (high is None) or low is not None and (value is None or low > high):
+        raise ValueError(f"{criterion.id}: {low} to {high} is no interval around {value}.")
+    if value is None:
+        return Outcome(criterion, None, None, None, n, NO_ROWS)
+    if low is None:
+        word = HOLDS if rule.passed(value) else FAILS
+    elif rule.comparison == "==":
+        raise ValueError(f"{criterion.id}: an equality is judged on a count, without an interval.")
+    elif rule.passed(low) and rule.passed(high):
+        word = HOLDS
+    else:
+        # both ends outside a band, on its two sides, still span it
+        over = rule.comparison == "between" and low < rule.threshold[0] and high > rule.threshold[1]
+        word = FAILS if not rule.passed(low) and not rule.passed(high) and not over else SPANS
+    return Outcome(criterion, value, low, high, n, word)
+
+
+def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """The closing table of an Act: hypothesis, published, measured, verdict, what differs; one line an outcome."""
+    lines = []
+    for o in outcomes:
+        c, published = o.criterion, o.criterion.published
+        lines.append({"id": c.id, "hypothesis": c.statement, "rule": str(c.rule), "published number": published.number if published else "not published",
+                      "published verdict": published.verdict if published else "-", "measured here": o.text, "verdict here": o.word, "what differs": c.differs})
+    return pd.DataFrame(lines)
