@@ -40,12 +40,17 @@ class Row(Strict):
 
 
 class DecodeRow(Row):
-    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle."""
+    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle.
+
+    ``section`` tells apart the parts of an Act that decode the same arm. Lists that only some arms have are empty elsewhere:
+    the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal.
+    """
 
     kind: Literal["decode"]
     arm: str
     prompt_id: str
     category: str
+    section: str = ""
     repeat: Count
     prompt_tokens: Annotated[int, Field(ge=1)]
     tokens: Count
@@ -58,6 +63,9 @@ class DecodeRow(Row):
     cycles: Count
     accepted_per_cycle: list[Count]
     committed_per_cycle: list[Count]
+    width_per_cycle: list[Count] = []
+    entropy_per_cycle: list[Seconds] = []
+    confidence_per_cycle: list[list[tuple[Share, Share]]] = []
     ar_looped_fraction: Share
     identical_to_ar: bool | None
     first_divergence: Count | None
@@ -70,6 +78,22 @@ class DecodeRow(Row):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         if self.cycles and sum(self.committed_per_cycle) != self.tokens:
             raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        return self
+
+
+    @model_validator(mode="before")
+    @classmethod
+    def pairs(cls, value):
+        # JSON has no tuples
+        if isinstance(value, dict) and isinstance(value.get("confidence_per_cycle"), list):
+            return value | {"confidence_per_cycle": [[tuple(p) if isinstance(p, list) else p for p in c] if isinstance(c, list) else c for c in value["confidence_per_cycle"]]}
+        return value
+
+    @model_validator(mode="after")
+    def optional_lists_agree(self):
+        for name in ("width_per_cycle", "confidence_per_cycle"):
+            if len(getattr(self, name)) not in (0, self.cycles):
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         return self
 
 
@@ -96,7 +120,17 @@ class LoopsRow(Row):
     distinct_ratio: Share
 
 
-ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow}
+class CostRow(Row):
+    """What the cycles of one fixed width took on one prompt of the warm-up; seconds of wall clock without prefill, width 0 a plain step."""
+
+    kind: Literal["cost"]
+    width: Count
+    prompt_id: str
+    cycles: Annotated[int, Field(ge=1)]
+    seconds: Annotated[float, Field(gt=0)]
+
+
+ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "cost": CostRow}
 
 
 class Header(Strict):
