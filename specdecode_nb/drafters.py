@@ -89,6 +89,8 @@ class UnoDrafter:
 
 def _sureness(logits) -> list[list[float]]:
     """[top-1 probability, its margin to the second] of each row of logits [R, V]."""
+    if not logits.shape[0]:
+        return []
     top = mx.topk(mx.softmax(logits.astype(mx.float32), axis=-1), 2, axis=-1)
     return [[round(max(pair), 5), round(abs(pair[0] - pair[1]), 5)] for pair in top.tolist()]
 

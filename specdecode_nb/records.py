@@ -65,7 +65,7 @@ class DecodeRow(Row):
     committed_per_cycle: list[Count]
     width_per_cycle: list[Count] = []
     entropy_per_cycle: list[Seconds] = []
-    confidence_per_cycle: list[list[tuple[Share, Share]]] = []
+    confidence_per_cycle: list[list[list[Share]]] = []
     ar_looped_fraction: Share
     identical_to_ar: bool | None
     first_divergence: Count | None
@@ -81,19 +81,13 @@ class DecodeRow(Row):
         return self
 
 
-    @model_validator(mode="before")
-    @classmethod
-    def pairs(cls, value):
-        # JSON has no tuples
-        if isinstance(value, dict) and isinstance(value.get("confidence_per_cycle"), list):
-            return value | {"confidence_per_cycle": [[tuple(p) if isinstance(p, list) else p for p in c] if isinstance(c, list) else c for c in value["confidence_per_cycle"]]}
-        return value
-
     @model_validator(mode="after")
     def optional_lists_agree(self):
         for name in ("width_per_cycle", "confidence_per_cycle"):
             if len(getattr(self, name)) not in (0, self.cycles):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
+        if any(len(pair) != 2 for cycle in self.confidence_per_cycle for pair in cycle):
+            raise ValueError("confidence_per_cycle needs pairs of top-1 probability and margin")
         return self
 
 

@@ -72,7 +72,7 @@ def test_costs_between_measured_widths_are_interpolated_and_flat_outside():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_no_rule_sees_the_draft_of_the_cycle_it_chooses_for(rule):
-    """Two drafters that differ first in cycle 6 are given the same widths up to it; the rules are told apart later."""
+    """Two drafters that differ first in cycle 6 are given the same widths up to it."""
     target = hybrid()
     counts = ((1, 0, 2, 1, 3, 0, 0, 0, 0, 0), (1, 0, 2, 1, 3, 7, 7, 7, 7, 7))
     widths = [generate(target, PROMPT, ScriptedDrafter(target, plain(target), len(PROMPT), c), k=RULES[rule], max_tokens=60, ignore_eos=True)
@@ -113,7 +113,8 @@ def test_identity_under_every_rule(rule, keep):
     result = generate(target, PROMPT, uno(target, keep_seed=keep), k=RULES[rule], max_tokens=40, ignore_eos=True)
     assert result.tokens == plain(target)[:40] and consistent(result.session, len(PROMPT) - 1)
     assert len(result.stats.width_per_cycle) == result.stats.cycles
-    assert (len(result.stats.entropy_per_cycle) == result.stats.cycles) == (rule == "entropy")
+    # a last cycle that only emits the exact token verifies nothing
+    assert len(result.stats.entropy_per_cycle) in ((result.stats.cycles - 1, result.stats.cycles) if rule == "entropy" else (0,))
 
 
 def test_width_0_is_one_target_row_and_no_draft():

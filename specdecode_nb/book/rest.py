@@ -54,8 +54,11 @@ def spread(rows: Sequence[dict]) -> float:
 
 
 def calibration(rows: Sequence[dict]) -> list[dict]:
-    """Ten bins of stated probability over proposals that verification reached: how often the target agreed."""
-    told = np.array([(top, slot < a) for r in rows for cycle, a in zip(r["confidence_per_cycle"], r["accepted_per_cycle"])
+    """Ten bins of stated probability over proposals that verification reached: how often the target agreed.
+
+    The last cycle of a row is left out, since the budget may cut its accepted count short.
+    """
+    told = np.array([(top, slot < a) for r in rows for cycle, a in zip(r["confidence_per_cycle"][:-1], r["accepted_per_cycle"])
                      for slot, (top, _) in enumerate(cycle) if slot <= a], dtype=float).reshape(-1, 2)
     bins = np.minimum((told[:, 0] * BINS).astype(int), BINS - 1)
     return [{"from": b / BINS, "to": (b + 1) / BINS, "proposals": int((bins == b).sum()), "stated": float(told[bins == b, 0].mean()),
