@@ -42,7 +42,8 @@ def fastest(rows: Sequence[dict], arms: Sequence[str]) -> str:
 
 def deciles(rows: Sequence[dict]) -> list[dict]:
     """Ten equal groups of cycles by the draft's mean top-1 probability (5.3): their confidence and accepted prefix."""
-    cycles = sorted((float(np.mean([top for top, _ in told])), a) for r in rows for told, a in zip(r["confidence_per_cycle"], r["accepted_per_cycle"]) if told)
+    cycles = sorted((float(np.mean([top for top, _ in told])), a) for r in rows
+                    for told, a in zip(r["confidence_per_cycle"], r["accepted_per_cycle"]) if told)
     groups = [g for g in np.array_split(np.array(cycles).reshape(-1, 2), BINS) if len(g)]
     return [{"tenth": n, "cycles": len(g), "mean top-1": float(g[:, 0].mean()), "mean accepted prefix": float(g[:, 1].mean())} for n, g in enumerate(groups, 1)]
 
@@ -98,7 +99,8 @@ def lengths(rows: Sequence[dict], arm: str = "uno_k4") -> pd.DataFrame:
         drafted = arm_rows(group, arm)
         clean = st.loop_free(drafted)
         looped = [r for r in drafted if r not in clean]
-        entries.append({"generated tokens": n, "prompts": len(drafted), "x plain": ratio_at(group, arm), "loop fraction": st.mean([r["ar_looped_fraction"] for r in drafted]),
+        entries.append({"generated tokens": n, "prompts": len(drafted), "x plain": ratio_at(group, arm),
+                        "loop fraction": st.mean([r["ar_looped_fraction"] for r in drafted]),
                         "loop-free prompts": len(clean), "acceptance, loop-free": st.mean([st.acceptance(r) for r in clean]) if clean else None,
                         "acceptance, looping": st.mean([st.acceptance(r) for r in looped]) if looped else None,
                         "r(loop, acceptance)": st.correlation([r["ar_looped_fraction"] for r in drafted], [st.acceptance(r) for r in drafted])})
@@ -114,7 +116,8 @@ def contexts(rows: Sequence[dict]) -> pd.DataFrame:
             whole, decode = st.median_of(mine, st.tokens_per_second), st.median_of(mine, st.decode_tokens_per_second)
             per_cycle = lambda r: 1000 * r["verify_seconds"] / r["cycles"] if r["cycles"] else None  # noqa: E731
             entries.append({"context": n, "arm": arm, "tok/s": whole, "decode tok/s": decode, "x plain": whole / quickest[st.tokens_per_second],
-                            "x plain, decode": decode / quickest[st.decode_tokens_per_second], "prefill": st.median_of(mine, lambda r: r["prefill_seconds"]),
+                            "x plain, decode": decode / quickest[st.decode_tokens_per_second],
+                            "prefill": st.median_of(mine, lambda r: r["prefill_seconds"]),
                             "verify": st.median_of(mine, per_cycle) if mine[0]["cycles"] else None,
                             "mean accepted prefix": st.mean(st.pooled(mine, "accepted_per_cycle")) if mine[0]["cycles"] else None})
     return frame(entries, prefill="s", verify="ms", **{"mean accepted prefix": "tokens"})
@@ -164,7 +167,8 @@ def metrics(file: RowFile) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for part in (of_controls, of_policies, of_lengths, of_contexts):
         found |= part(file)
-    found["beyond_one_ulp"] = st.audit(r for r in file.of("decode") if r["arm"] != "ar")["beyond one ULP"], None, None, sum(r["arm"] != "ar" for r in file.of("decode"))
+    checked = [r for r in file.of("decode") if r["arm"] != "ar"]
+    found["beyond_one_ulp"] = st.audit(checked)["beyond one ULP"], None, None, len(checked)
     return found
 
 
@@ -197,8 +201,8 @@ def of_policies(file: RowFile) -> dict[str, Found]:
     rows = section(file, "policies")
     fixed, control = fastest(rows, FIXED), st.plain_arm(rows)
     survived = arm_rows(rows, "adapt_survival")
-    worst = [st.tokens_per_second(r) / max(st.tokens_per_second(p) for p in rows if p["arm"] == control and (p["prompt_id"], p["repeat"]) == (r["prompt_id"], r["repeat"]))
-             for r in arm_rows(rows, RULE)]
+    plain = {(r["prompt_id"], r["repeat"]): st.tokens_per_second(r) for r in arm_rows(rows, control)}
+    worst = [st.tokens_per_second(r) / plain[r["prompt_id"], r["repeat"]] for r in arm_rows(rows, RULE)]
     return {"adaptive_over_fixed": ratio(rows, fastest(rows, POLICIES), fixed), "value0_over_fixed": ratio(rows, RULE, fixed),
             "value0_worst_prompt": (min(worst), None, None, len(worst)),
             "survival_k2_share": over_prompts(survived, lambda rs: float(np.mean([k == 2 for k in st.pooled(rs, "width_per_cycle")])))}
