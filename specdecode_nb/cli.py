@@ -111,7 +111,7 @@ def run(options) -> int:
     from .book.notebooks import read_source, run as execute
 
     read_source(act.id)  # before anything is measured
-    journal, measuring = out / f"{act.id}.journal", bool(params.get("measure"))
+    journal, measuring = out / f"{act.measuring(params)[0]}.journal", bool(params.get("measure"))
     if measuring and not act.measure:
         raise BadInput(f"{act.id} cannot be measured by this version; leave measure out.")
     if measuring and params["rows"]:
@@ -141,7 +141,7 @@ def run(options) -> int:
 
 def measure(act, params: dict, journal: Path, resume: bool) -> Path:
     """Make the rows of an Act, with a bar on stderr if that is a terminal; returns the row file."""
-    module, function = act.measure.split(":")
+    module, function = act.measuring(params)[1].split(":")
     measuring = getattr(importlib.import_module(module), function)
     if not sys.stderr.isatty():
         return measuring(params, journal, None, resume=resume)

@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
+from .drafters import Draft
 from .errors import BadInput
+from .policies import Cycle, Policy
 from .stops import Stops
 from .targets import Target, mx
 from .transaction import SCHEMES, Transaction, restore, snapshot
@@ -72,6 +74,10 @@ class Stats:
     recorded_bytes: int = 0  # the most that one verify forward recorded
     rewind_steps_per_cycle: list[int] = field(default_factory=list)  # rows times heads; empty unless the scheme is rewind
     rewind_fallbacks_per_cycle: list[int] = field(default_factory=list)
+    # only where a policy chose, or the drafter was asked to tell
+    width_per_cycle: list[int] = field(default_factory=list)
+    entropy_per_cycle: list[float] = field(default_factory=list)
+    confidence_per_cycle: list[list] = field(default_factory=list)
 
 
 @dataclass
@@ -93,10 +99,11 @@ class Result:
 
     def row(self) -> dict:
         """The statistics as a plain dictionary of row fields."""
-        return asdict(self.stats) | {"finish_reason": self.finish_reason}
+        asked = ("width_per_cycle", "entropy_per_cycle", "confidence_per_cycle")
+        return {k: v for k, v in asdict(self.stats).items() if v or k not in asked} | {"finish_reason": self.finish_reason}
 
 
-def check(target: Target, prompt, k: int, max_tokens: int, temperature: float, seed: int, scheme: str, earlier: int = 0) -> list[int]:
+def check(target: Target, prompt, k: int | Policy, max_tokens: int, temperature: float, seed: int, scheme: str, earlier: int = 0) -> list[int]:
     """The prompt as ids, after every option has been checked. Raises BadInput."""
     whole = lambda v: isinstance(v, int) and not isinstance(v, bool)  # noqa: E731
     if isinstance(prompt, str):
@@ -110,8 +117,9 @@ def check(target: Target, prompt, k: int, max_tokens: int, temperature: float, s
         raise BadInput(f"The prompt holds id {odd}, outside the vocabulary of {target.vocab_size}; encode it with this target's tokenizer.")
     if not ids:
         raise BadInput("The prompt is empty; give at least one token.")
-    if not whole(k) or k < 1:
-        raise BadInput(f"k is {k!r}; give a whole number of drafted positions, 1 or more.")
+    widest = k.widest if isinstance(k, Policy) else k
+    if not whole(widest) or widest < 1:
+        raise BadInput(f"k is {k!r}; give a whole number of drafted positions, 1 or more, or a policy.")
     if not whole(max_tokens) or max_tokens < 0:
         raise BadInput(f"max_tokens is {max_tokens!r}; give a whole number, 0 or more.")
     if not whole(seed):
@@ -120,18 +128,19 @@ def check(target: Target, prompt, k: int, max_tokens: int, temperature: float, s
         raise BadInput(f"There is no scheme {scheme!r} for decoding; choose {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}.")
     if not isinstance(temperature, (int, float)) or temperature != 0:
         raise BadInput(f"temperature is {temperature!r}; this version decodes greedily, so give 0.")
-    if earlier + len(ids) + max_tokens + k > target.context:
-        raise BadInput(f"{earlier + len(ids)} prompt tokens, {max_tokens} new ones and a block of k={k} do not fit the context of "
+    if earlier + len(ids) + max_tokens + widest > target.context:
+        raise BadInput(f"{earlier + len(ids)} prompt tokens, {max_tokens} new ones and a block of k={widest} do not fit the context of "
                        f"{target.context}; shorten one of them.")
     return ids
 
 
-def generate(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
+def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
              stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None) -> Result:
     """Decode ``prompt`` (text or ids) greedily; the tokens are those of the target alone, with any drafter.
 
     Args:
-        k: drafted positions a cycle, the first of which is the target's own next token.
+        k: drafted positions a cycle, the first of which is the target's own next token; or a policy that is asked before
+            each cycle (:mod:`specdecode_nb.policies`) and may answer 0, a plain step.
         stop: texts that end the generation; the text returned ends before the first one completed.
         ignore_eos: treat end-of-text ids as ordinary tokens, as the benchmarks do.
         scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. "rewind" alone leaves states within a
@@ -148,7 +157,7 @@ def generate(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int =
     return Result(tokens, text, run.reason, run.stats, run.session)
 
 
-def stream(target: Target, prompt, drafter=None, k: int = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
+def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
            stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape",
            session: Session | None = None) -> Iterator[Event]:
     """As :func:`generate`, token by token. The texts of all events joined are the text of the result.
@@ -182,7 +191,8 @@ class _Run:
             raise BadInput(f"The drafter {drafter.name!r} was made for another target; load it for this one.")
         self.ids = check(target, prompt, k, max_tokens, temperature, seed, scheme, earlier)
         self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
-        self.target, self.drafter, self.k, self.scheme, self.seed = target, drafter, k, scheme, seed
+        self.target, self.drafter, self.scheme, self.seed = target, drafter, scheme, seed
+        self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
         self.session = session if session is not None else Session(target)
         self.stats, self.reason = Stats(prompt_tokens=len(self.ids)), "length"
 
@@ -248,18 +258,26 @@ class _Run:
                 raise
             yield cycle
 
+    def _asked(self) -> int:
+        """The policy's answer. Raises ValueError for one that it did not announce."""
+        k = self.policy.width()
+        if not isinstance(k, int) or not 0 <= k <= self.k:
+            raise ValueError(f"The policy {type(self.policy).__name__} answered width {k!r}, outside 0 to {self.k}.")
+        return k
+
     def _cycle(self):
         session, s, clock = self.session, self.stats, time.perf_counter
         s.cycles += 1
         t0 = clock()
-        # a cycle commits at most k + 1 tokens, so a block beyond the budget would be wasted
-        k = min(self.k, max(1, self.stops.room - 1))
-        draft = self.drafter.draft(session.cache, session.tokens, k, s.cycles)
+        asked = self.k if self.policy is None else self._asked()
+        # a cycle commits at most k tokens, and one more if the first is exact; a block beyond the budget would be wasted
+        k = min(asked, max(1, self.stops.room - getattr(self.drafter, "exact", 1)))
+        draft = self.drafter.draft(session.cache, session.tokens, k, s.cycles) if k else Draft([])
         t1 = clock()
         s.draft_seconds += t1 - t0
         s.forwards += draft.forwards
         s.forward_tokens += draft.rows
-        shift, steps, fallbacks = int(draft.seed_kept), 0, 0
+        shift, steps, fallbacks, entropy = int(draft.seed_kept), 0, 0, None
         if draft.exact and shift and self.stops.room == 1:
             candidate, accepted = draft.tokens[:1], 1
             kept, texts = self.stops.admit(candidate)
@@ -267,8 +285,11 @@ class _Run:
             rows = draft.tokens if draft.seed_kept else session.tokens[-1:] + draft.tokens
             again = (lambda n: self.target.model(mx.array([rows[:n]]), cache=session.cache)) if self.scheme == "replay" else None
             with Transaction(session.cache, self.scheme, rerun=again) as tx:
-                best = mx.argmax(self.target.model(mx.array([rows]), cache=session.cache)[0], axis=-1)
+                logits = self.target.model(mx.array([rows]), cache=session.cache)[0]
+                best = mx.argmax(logits, axis=-1)
                 mx.eval(best)
+                if self.policy is not None and self.policy.wants_entropy:
+                    entropy = _entropy(logits[0])
                 best = best.tolist()
                 t2 = clock()
                 s.verify_seconds += t2 - t1
@@ -297,4 +318,17 @@ class _Run:
         if self.scheme == "rewind":
             s.rewind_steps_per_cycle.append(steps)
             s.rewind_fallbacks_per_cycle.append(fallbacks)
+        if draft.confidence is not None:
+            s.confidence_per_cycle.append(draft.confidence)
+        if self.policy is not None:
+            s.width_per_cycle.append(k)
+            s.entropy_per_cycle += [] if entropy is None else [entropy]
+            self.policy.observe(Cycle(k, s.offered_per_cycle[-1], s.accepted_per_cycle[-1], kept, entropy))
         return candidate[:kept], origins[:kept], texts
+
+
+def _entropy(logits) -> float:
+    """Entropy in nats of one row of logits [V], in float32. Where the seed's row was kept, the verify forward's first row is
+    that of the first proposal, one position after the published one."""
+    logp = logits.astype(mx.float32) - mx.logsumexp(logits.astype(mx.float32))
+    return round(-(mx.exp(logp) * logp).sum().item(), 5)

@@ -28,7 +28,8 @@ class Draft:
     """Proposals for the positions after the seed token.
 
     ``exact`` leading ones are the target's own choice (0 or 1) and are not verified. ``seed_kept`` says that the draft
-    forward has left the seed's row in the caches, so the verify forward starts at the first proposal.
+    forward has left the seed's row in the caches, so the verify forward starts at the first proposal. ``confidence`` holds
+    (top-1 probability, margin to the second) of each speculative proposal where it was asked for.
     """
 
     tokens: list[int]
@@ -36,6 +37,7 @@ class Draft:
     seed_kept: bool = False
     forwards: int = 0
     rows: int = 0
+    confidence: list | None = None
 
 
 class UnoDrafter:
@@ -48,14 +50,18 @@ class UnoDrafter:
     Args:
         model, gate: the adapted view of the target and its row gate (:mod:`specdecode_nb.lora`).
         noise_seed: noise of cycle c is keyed by (noise_seed, bench stream, c), uniform over ids [1, vocab).
+        passes: 2 or more draft again with the guesses before in the place of the noise (5.1), one forward each.
+        confidence: report how sure each speculative proposal of the last pass is; costs a softmax over the block.
     """
 
+    exact = 1  # leading proposals that are the target's own
+
     def __init__(self, target: Target, model, gate, name: str = "uno", keep_seed: bool = True, noise_seed: int = NOISE_SEED,
-                 scheme: str = "tape", metadata: dict | None = None):
+                 scheme: str = "tape", passes: int = 1, confidence: bool = False, metadata: dict | None = None):
         if scheme not in SCHEMES[:2]:
             raise BadInput(f"There is no scheme {scheme!r} for drafting; choose {' or '.join(SCHEMES[:2])}.")
         self.target, self.name, self.keep_seed, self.scheme = target, name, bool(keep_seed), scheme
-        self.noise_seed = _whole("noise_seed", noise_seed)
+        self.noise_seed, self.passes, self.confidence = _whole("noise_seed", noise_seed), _whole("passes", passes, 1), bool(confidence)
         self.metadata = metadata or {}
         self._model, self._gate, self._vocab = model, gate, target.vocab_size
         self._masks: dict[int, mx.array] = {}
@@ -77,15 +83,30 @@ class UnoDrafter:
         key = mx.random.key(stream_seed(self.noise_seed, BENCH_NOISE, cycle))
         # drawn at a fixed width, so the noise of a slot does not depend on k
         noise = mx.random.randint(1, self._vocab, (max(16, k),), key=key)[: k - 1]
-        with Transaction(cache, self.scheme if self.keep_seed else "tape") as tx:
-            proposals = mx.argmax(self.logits(cache, history[-1], noise), axis=-1)
-            mx.eval(proposals)
-            tx.commit(1 if self.keep_seed else 0)
-        return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=1, rows=k)
+        for left in reversed(range(self.passes)):
+            with Transaction(cache, self.scheme if self.keep_seed else "tape") as tx:
+                logits = self.logits(cache, history[-1], noise)
+                proposals = mx.argmax(logits, axis=-1)
+                mx.eval(proposals)
+                # row i predicts what stands at row i + 1
+                noise = proposals[:-1]
+                tx.commit(1 if self.keep_seed and not left else 0)
+        return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=self.passes, rows=k * self.passes,
+                     confidence=_sureness(logits[1:]) if self.confidence else None)
+
+
+def _sureness(logits) -> list[list[float]]:
+    """[top-1 probability, its margin to the second] of each row of logits [R, V]."""
+    if not logits.shape[0]:
+        return []
+    top = mx.topk(mx.softmax(logits.astype(mx.float32), axis=-1), 2, axis=-1)
+    return [[round(max(pair), 5), round(abs(pair[0] - pair[1]), 5)] for pair in top.tolist()]
 
 
 class NgramDrafter:
     """Prompt lookup: the k-1 tokens that followed the latest earlier occurrence of the last ``order`` tokens (5.4)."""
+
+    exact = 0
 
     def __init__(self, order: int = 2):
         self.order = _whole("order", order, 1)
@@ -105,6 +126,8 @@ class NgramDrafter:
 class RandomDrafter:
     """Proposes k-1 uniform ids: the floor of every drafter and a test that nothing depends on the draft."""
 
+    exact = 0
+
     def __init__(self, vocab: int, seed: int = 0):
         self.name, self._vocab, self._seed = "random", vocab, _whole("seed", seed)
 
@@ -116,7 +139,7 @@ class RandomDrafter:
 def load_drafter(name: str | None, target: Target, **options):
     """A drafter by name (``uno``, ``ngram``, ``random``) or the path of an adapter file; None decodes plainly.
 
-    Options: ``keep_seed``, ``noise_seed``, ``scheme`` (uno or a path), ``order`` (ngram), ``seed`` (random).
+    Options: ``keep_seed``, ``noise_seed``, ``scheme``, ``passes``, ``confidence`` (uno or a path), ``order`` (ngram), ``seed`` (random).
 
     Raises:
         BadInput: unknown name, no such drafter for this target, a file that does not fit it, an unknown option.

@@ -24,12 +24,17 @@ class Row(Strict):
 
 
 class DecodeRow(Row):
-    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle."""
+    """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle.
+
+    ``section`` tells apart the parts of an Act that decode the same arm. Lists that only some arms have are empty elsewhere:
+    the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal.
+    """
 
     kind: Literal["decode"]
     arm: str
     prompt_id: str
     category: str
+    section: str = ""
     repeat: Count
     prompt_tokens: Annotated[int, Field(ge=1)]
     tokens: Count
@@ -42,6 +47,9 @@ class DecodeRow(Row):
     cycles: Count
     accepted_per_cycle: list[Count]
     committed_per_cycle: list[Count]
+    width_per_cycle: list[Count] = []
+    entropy_per_cycle: list[Seconds] = []
+    confidence_per_cycle: list[list[list[Share]]] = []
     ar_looped_fraction: Share
     identical_to_ar: bool | None
     first_divergence: Count | None
@@ -58,7 +66,7 @@ class DecodeRow(Row):
     @model_validator(mode="after")
     def counts_agree(self):
         for name in ("rewind_steps_per_cycle", "rewind_fallbacks_per_cycle", "drafted_per_cycle", "handed_per_cycle", "draft_seconds_per_cycle",
-                     "seconds_per_cycle"):
+                     "seconds_per_cycle", "width_per_cycle", "confidence_per_cycle"):
             if len(getattr(self, name)) not in (0, self.cycles):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         for name in ("accepted_per_cycle", "committed_per_cycle"):
@@ -66,6 +74,8 @@ class DecodeRow(Row):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         if self.cycles and sum(self.committed_per_cycle) != self.tokens:
             raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        if any(len(pair) != 2 for cycle in self.confidence_per_cycle for pair in cycle):
+            raise ValueError("confidence_per_cycle needs pairs of top-1 probability and margin")
         return self
 
 
@@ -187,5 +197,15 @@ class CostRow(Row):
     commit_seconds: Seconds
 
 
+class CycleCostRow(Row):
+    """What the cycles of one fixed width took on one prompt of the warm-up; seconds of wall clock without prefill, width 0 a plain step."""
+
+    kind: Literal["cycle_cost"]
+    width: Count
+    prompt_id: str
+    cycles: Annotated[int, Field(ge=1)]
+    seconds: Annotated[float, Field(gt=0)]
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
-                             "wide_draft": WideDraftRow, "cost": CostRow}
+                             "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow}

@@ -8,7 +8,7 @@ import pytest
 from mlx.utils import tree_flatten
 from specdecode_nb import lora
 from specdecode_nb.gdn import RecurrentCache
-from specdecode_nb.streams import TRAIN_NOISE
+from specdecode_nb.streams import EVAL_NOISE, TRAIN_NOISE
 from specdecode_nb.train import fast, uno
 from toy import VOCAB, adapter, hybrid, reference_cache, stock
 
@@ -218,3 +218,12 @@ def test_the_training_mlp_agrees_with_the_stock_one():
     quick, x = fast.adopt_mlp(mlp), mx.random.normal((2, 5, 64), key=mx.random.key(3))
     np.testing.assert_allclose(np.array(quick(x)), np.array(mlp(x)), rtol=1e-4, atol=1e-5)
     assert type(mlp) is not type(quick) and quick.up_proj is mlp.up_proj
+
+
+def test_a_shuffled_teacher_is_another_block_s_and_held_out_blocks_keep_their_own(clean):
+    recipe = uno.Recipe(block=R + 1, blocks=5)
+    own, other = (uno._blocks(hybrid(), clean, replace(recipe, shuffled=s), 3, TRAIN_NOISE, 4) for s in (False, True))
+    assert np.array(own[0]).tolist() == np.array(other[0]).tolist()
+    assert np.array(mx.roll(own[2], 1, axis=0)).tolist() == np.array(other[2]).tolist() != np.array(own[2]).tolist()
+    held_out = [uno._blocks(hybrid(), clean, replace(recipe, shuffled=s), 3, EVAL_NOISE, 4)[2] for s in (False, True)]
+    assert np.array(held_out[0]).tolist() == np.array(held_out[1]).tolist()

@@ -113,6 +113,7 @@ def check_model(name: str, value: str, known: tuple[str, ...] | list[str]) -> No
 class Act:
     """What can be asked of an Act. ``measure`` names the function that makes its rows, "module:function", "" for none.
 
+    ``parts`` names further measurements of the same Act: what ``part=NAME`` measures, into a row file of its own.
     ``reduced`` holds the values that ``reduced=true``, or ``quick=true``, stands for where a parameter is not given.
     """
 
@@ -120,6 +121,12 @@ class Act:
     params: tuple[Param, ...]
     measure: str = ""
     reduced: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def measuring(self, params: dict[str, Any]) -> tuple[str, str]:
+        """The act id of the row file that these parameters make, and the function that makes it."""
+        part = params.get("part")
+        return (f"{self.id}_{part}", self.parts[part]) if part in self.parts else (self.id, self.measure)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -163,6 +170,12 @@ MEASURED = (
     Param("repeats", int, 3, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     Param("dtype", str, "float32", "number format of the target", choices=DTYPES),
+    Param("part", str, "sweep", "what to measure: the sweep over widths, or the rest (controls, policies, lengths, contexts)", choices=("sweep", "rest")),
+    Param("rest_prompts", int, 9, "prompts of the controls and of the lengths, part=rest", "", 1, 27),
+    Param("policy_prompts", int, 18, "prompts of the policies, part=rest", "", 1, 27),
+    Param("rest_repeats", int, 1, "passes over the prompts, part=rest", "", 1, 100),
+    Param("lengths", list, [128, 256, 512], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
+    Param("contexts", list, [512, 2048, 8192], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
     Param("measure", bool, False, "measure again; otherwise draw from recorded rows"),
     Param("reduced", bool, False, "a short measurement whose captions say that it is one"),
     Param("rows", str, "", "row file to draw from; empty for the committed one of the target"),
@@ -194,7 +207,8 @@ ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
-                 {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8]}),
+                 {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
+                  "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),
     "act4u2": Act("act4u2", UNDO, "specdecode_nb.protocols.act4u2:measure",
                   {"tokens": 24, "repeats": 1, "prompts": 9, "block_sizes": [2, 4], "widths": [3, 5, 9], "commits": 5}),
     "act4u6": Act("act4u6", DECOUPLED, "specdecode_nb.protocols.act4u6:measure", {"tokens": 32, "repeats": 1, "cost_repeats": 1, "prompts": 9}),

@@ -151,9 +151,11 @@ def shown(act: str, output) -> Iterator[str]:
             path = paths.root() / file
             if not path.exists() or sha256(path.read_bytes()) != digest:
                 yield f"{file} has changed since"
-        rows = measured_path(act, acts.get(act).defaults.get("target", ""))
-        if rows.exists() and name(rows) not in about["sources"]:
-            yield f"{name(rows)} has been measured since"
+        spec = acts.get(act)
+        for measured in (act, *(f"{act}_{part}" for part in spec.parts)):
+            rows = measured_path(measured, spec.defaults.get("target", ""))
+            if rows.exists() and name(rows) not in about["sources"]:
+                yield f"{name(rows)} has been measured since"
 
 
 def readable(cell) -> str:

@@ -58,6 +58,7 @@ class Page:
         params: the notebook's parameters, checked.
         published: the published facts (:class:`.published.Act`); None for the overview.
         rows: the measured row file, or None where nothing has been measured yet.
+        parts: the row files of the Act's further measurements by name, None where there is none yet.
     """
 
     def __init__(self, act: str, names: Mapping):
@@ -68,32 +69,30 @@ class Page:
         given = {name: names[name] for name in spec.defaults if type(names[name]) is not type(spec.defaults[name]) or names[name] != spec.defaults[name]}
         self.act, self.params = act, spec.resolve(given)
         self.published = facts.load(act) if act in paths.ACTS else None
-        self.rows = self._rows(spec)
+        given = self._given(spec)
+        known = [act, *(f"{act}_{part}" for part in spec.parts)]
+        if given is not None and given.act not in known:
+            raise BadInput(f"{given.name} holds rows of {given.act!r}, this is {act!r}; name a row file of this Act.")
+        found = {name: given if given is not None and given.act == name else self.borrowed(name) if "rows" in self.params else None for name in known}
+        self.rows, self.parts = found[act], {part: found[f"{act}_{part}"] for part in spec.parts}
         self.numbers = Numbers(act)
         self.command = os.environ.get(COMMAND, f"specdecode-nb run {act}")
         self._out = Path(os.environ[OUT]) if OUT in os.environ else None
         self._count, self._ids, self._shown, self._sources = {"Figure": 0, "Table": 0}, set(), set(), {}
-        for source in (self.published, self.rows):
+        for source in (self.published, self.rows, *self.parts.values()):
             if source is not None:
                 self._sources[source.name] = source.digest
 
-    def _rows(self, spec: acts.Act) -> RowFile | None:
-        if "rows" not in self.params:
-            return None
-        if self.params["rows"]:
+    def _given(self, spec: acts.Act) -> RowFile | None:
+        """The row file that the parameters name or make."""
+        if self.params.get("rows"):
             path = Path(self.params["rows"])
-            found = load_rows(path, path.name if path.is_absolute() else path.as_posix())
-        elif self.params.get("measure"):
-            module, function = spec.measure.split(":")
-            path = getattr(importlib.import_module(module), function)(self.params, Path.cwd() / f"{self.act}.journal")
-            found = load_rows(path)
-        else:
-            found = self.borrowed(self.act)
-            if found is None:
-                return None
-        if found.act != self.act:
-            raise BadInput(f"{found.name} holds rows of {found.act!r}, this is {self.act!r}; name a row file of this Act.")
-        return found
+            return load_rows(path, path.name if path.is_absolute() else path.as_posix())
+        if self.params.get("measure"):
+            name, function = spec.measuring(self.params)
+            module, function = function.split(":")
+            return load_rows(getattr(importlib.import_module(module), function)(self.params, Path.cwd() / f"{name}.journal"))
+        return None
 
     def borrowed(self, act: str) -> RowFile | None:
         """The committed rows of an Act on this page's target, another Act's too; None where there are none."""
@@ -293,25 +292,28 @@ class Page:
 
     # --- measured here ---
 
-    def measured(self) -> bool:
-        """True if there are rows; otherwise says in one line that there are none and which command would make them."""
-        if self.rows is not None:
+    def measured(self, part: str = "") -> bool:
+        """True if there are rows (of ``part``); otherwise says in one line that there are none and which command would make them."""
+        if (self.parts[part] if part else self.rows) is not None:
             return True
         target = self.params.get("target", "tiny-hybrid")
         can = acts.get(self.act).measure
-        how = f"`specdecode-nb run {self.act} -p measure=true` makes them" if can else f"no command of this version makes them; `specdecode-nb run {self.act} -p rows=FILE` draws rows made elsewhere"
-        self._markdown(f"**No rows of this Act have been measured here yet** on {target}: {how}.")
+        how = (f"`specdecode-nb run {self.act} -p measure=true{f' -p part={part}' if part else ''}` makes them" if can
+               else f"no command of this version makes them; `specdecode-nb run {self.act} -p rows=FILE` draws rows made elsewhere")
+        self._markdown(f"**No rows of this {'part' if part else 'Act'} have been measured here yet** on {target}: {how}.")
         return False
 
     def provenance(self) -> None:
         """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""
         entries = [{"what": "source", "which": f"{name} (sha256 {digest[:16]})"} for name, digest in self._sources.items()]
-        if self.rows is not None:
-            p = self.rows.provenance
-            entries += [{"what": f"measured: {key}", "which": flat(p[key])} for key in p] + [{"what": "settings", "which": flat(self.rows.config)}]
+        measured = {"": self.rows} | self.parts
+        for part, file in measured.items():
+            if file is not None:
+                p, of = file.provenance, f" ({part})" if part else ""
+                entries += [{"what": f"measured{of}: {key}", "which": flat(p[key])} for key in p] + [{"what": f"settings{of}", "which": flat(file.config)}]
         entries.append({"what": "drawn by", "which": self.command})
         self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from",
-                  sources=[s for s in (self.published, self.rows) if s is not None] or [self.computed])
+                  sources=[s for s in (self.published, *measured.values()) if s is not None] or [self.computed])
 
     def finish(self) -> None:
         """Close the page: everything published has been shown, numbers are kept, and the notebook counts as whole."""

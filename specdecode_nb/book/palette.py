@@ -35,6 +35,8 @@ METHODS: dict[str, Style] = {
     "adapt_entropy": Style("by entropy", ORANGE, "d", DASHED),
     "adapt_ev": Style("by expected value", GREEN, "*", MIXED),
     "adapt_survival": Style("by survival", PINK, "H", DOTTED),
+    "adapt_value0": Style("by value, depth 0", RED, "P", SOLID),
+    "conf_k4": Style("K=4, confidence told", SKY, "s", DOTTED),
     "untrained": Style("untrained adapter", GREY, "x", DOTTED),
     "shuffled": Style("shuffled control", RED, "+", DASHED),
     "trained": Style("trained adapter", BLUE, "h"),

@@ -103,16 +103,17 @@ def timed(arm: Arm, prompt: list[int], tokens: int) -> tuple[list[int], dict]:
 
 
 def decode_rows(target: Target, prompts: Sequence[dict], arms: Mapping[str, Arm], tokens: int, repeats: int, done: set = frozenset(),
-                **fields) -> Iterator[dict]:
+                warm: Sequence[dict] | None = None, **fields) -> Iterator[dict]:
     """The decode rows of the sweep that are not in ``done`` ((arm, prompt_id, repeat)), in protocol order.
 
     Args:
         prompts: each {"id", "category", "text"} or, instead of the text, "ids".
         arms: by name; the first one is plain decoding, the reference of the identity audit.
+        warm: prompts of the warm-up pass; by default the first few of ``prompts``.
         fields: added to every row, such as the section of the Act.
     """
     encoded = {p["id"]: p["ids"] if "ids" in p else target.encode(p["text"]) for p in prompts}
-    for p in prompts[:WARMUP_PROMPTS]:
+    for p in prompts[:WARMUP_PROMPTS] if warm is None else warm:
         for arm in arms.values():
             arm(encoded[p["id"]], min(WARMUP_TOKENS, tokens))
     for repeat in range(repeats):

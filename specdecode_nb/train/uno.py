@@ -35,6 +35,7 @@ class Recipe:
     """Everything that decides the result, besides the target and the text. ``block`` is K at training (slots 2..K).
 
     With ``own_text`` the target itself goes on after ``prefix`` tokens of a document; short, because decoding starts after a prompt.
+    ``shuffled`` makes the control: each block learns what the target said after another block.
     """
 
     rank: int = 32
@@ -50,6 +51,7 @@ class Recipe:
     windows: int = 256
     blocks: int = 128
     seed: int = 20260903
+    shuffled: bool = False
 
 
 class _AnchoredKV:
@@ -178,6 +180,8 @@ def _blocks(target, clean: CleanPass, recipe: Recipe, step: int, stream: int, lo
     anchors = mx.array(rng.integers(lowest, clean.ids.shape[1] - r - 1, recipe.blocks))
     at = anchors[:, None] + 1 + mx.arange(r)[None]
     teacher = clean.logits[window_of[:, None], at]
+    if recipe.shuffled and stream == TRAIN_NOISE:  # held-out blocks are always judged by their own teacher
+        teacher = mx.roll(teacher, 1, axis=0)
     rows = corrupt(clean.ids[window_of[:, None], at], target.vocab_size, recipe, step, stream)
     return rows, branch(target, clean, window_of, anchors), teacher
 
@@ -248,6 +252,7 @@ def main() -> None:
     parser.add_argument("--windows-file", type=Path, help="cache of the target's own windows")
     parser.add_argument("--window", type=int, default=192)
     parser.add_argument("--text-windows", type=int, default=512)
+    parser.add_argument("--shuffled", action="store_true", help="the control: teacher rows of another block")
     for name in ("rank", "prefix", "block", "steps", "windows", "blocks", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Recipe, name))
     parser.add_argument("--lr", type=float, default=Recipe.lr)
@@ -255,7 +260,8 @@ def main() -> None:
     parser.add_argument("--objective", choices=("tv", "ce"), default=Recipe.objective)
     parser.add_argument("--corruption", choices=("full", "uniform"), default=Recipe.corruption)
     o = parser.parse_args()
-    recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows, blocks=o.blocks, seed=o.seed)
+    recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows,
+                    blocks=o.blocks, seed=o.seed, shuffled=o.shuffled)
     target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
     before = target.digest()
     if o.windows_file and o.windows_file.exists():

@@ -1,0 +1,176 @@
+"""Who chooses the width of the next block: rules that see earlier cycles and nothing of the one to come.
+
+The decoder calls ``width()`` before a cycle and ``observe(cycle)`` after its commit. ``begin()`` gives every generation its
+own state. Width 0 is a plain step: one target row and no draft. The first three adaptive rules are the published ones (5.2).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+ALLOWED = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A finished cycle: the width asked for, speculative tokens offered and accepted, tokens committed, and where a policy wants it
+    the entropy (nats) of the verify forward's first row."""
+
+    width: int
+    offered: int
+    accepted: int
+    committed: int
+    entropy: float | None = None
+
+
+@dataclass
+class Policy:
+    """Base of the rules; ``wants_entropy`` makes the decoder compute the entropy, at its cost."""
+
+    wants_entropy = False
+
+    def begin(self) -> Policy:
+        """The same rule without a history."""
+        return replace(self)
+
+    @property
+    def widest(self) -> int:
+        return max(self.allowed)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Take a finished cycle in."""
+
+
+@dataclass
+class Fixed(Policy):
+    """Always the same width; 0 decodes plainly, one synchronous step a cycle."""
+
+    k: int
+
+    @property
+    def widest(self) -> int:
+        return max(1, self.k)
+
+    def width(self) -> int:
+        return self.k
+
+
+@dataclass
+class ByEntropy(Policy):
+    """The widest block after a sure verifier, the narrowest after an unsure one, ``default`` between; starts sure."""
+
+    allowed: tuple[int, ...] = ALLOWED
+    default: int = 4
+    low: float = 0.5
+    high: float = 2.0
+    _last: float = field(default=0.0, init=False)
+    wants_entropy = True
+
+    def width(self) -> int:
+        return max(self.allowed) if self._last <= self.low else min(self.allowed) if self._last >= self.high else self.default
+
+    def observe(self, cycle: Cycle) -> None:
+        if cycle.entropy is not None:
+            self._last = cycle.entropy
+
+
+@dataclass
+class BySurvival(Policy):
+    """The widest block whose slots are no more than one beyond a moving average of the accepted prefix."""
+
+    allowed: tuple[int, ...] = ALLOWED
+    decay: float = 0.7
+    _estimate: float = field(default=1.0, init=False)
+
+    def width(self) -> int:
+        return max((k for k in self.allowed if k - 1 <= self._estimate + 1), default=min(self.allowed))
+
+    def observe(self, cycle: Cycle) -> None:
+        self._estimate = self.decay * self._estimate + (1 - self.decay) * cycle.accepted
+
+
+@dataclass
+class ByExpectedValue(Policy):
+    """Most tokens a millisecond: (moving average of the accepted prefix at a width + 2) / its cost.
+
+    Each width is tried ``samples`` times first, in the order of ``allowed``; every ``probe``-th cycle takes the widths in turn.
+    ``costs``: milliseconds of a cycle by width.
+    """
+
+    costs: Mapping[int, float]
+    allowed: tuple[int, ...] = ALLOWED
+    decay: float = 0.85
+    samples: int = 3
+    probe: int = 16
+    _mean: dict[int, float] = field(default_factory=dict, init=False)
+    _count: dict[int, int] = field(default_factory=dict, init=False)
+    _cycle: int = field(default=1, init=False)  # number of the cycle to come
+
+    def width(self) -> int:
+        for k in self.allowed:
+            if self._count.get(k, 0) < self.samples:
+                return k
+        if self._cycle % self.probe == 0:
+            return self.allowed[self._cycle // self.probe % len(self.allowed)]
+        return max(self.allowed, key=lambda k: (self._mean[k] + 2) / self.costs[k])
+
+    def observe(self, cycle: Cycle) -> None:
+        k, self._cycle = cycle.width, self._cycle + 1
+        self._mean[k] = self.decay * self._mean[k] + (1 - self.decay) * cycle.accepted if k in self._mean else float(cycle.accepted)
+        self._count[k] = self._count.get(k, 0) + 1
+
+
+@dataclass
+class ByConditionalValue(Policy):
+    """Expected value with measured costs, acceptance by position, and the choice not to draft.
+
+    The acceptance of a position is counted only where the cycle reached it; after ``trust`` visits it is believed, before that it
+    is taken from the deepest believed one, or as certain. Blocks reach at most one slot beyond the believed ones. While the choice
+    stays the same, the next wider block is probed after 4, 8, ... up to ``rarest`` cycles, so that plain steps are no dead end.
+    ``costs``: milliseconds of a cycle by width, 0 included; other widths are interpolated. For drafters with an exact first token.
+    """
+
+    costs: Mapping[int, float]
+    allowed: tuple[int, ...] = (0, 2, 3, 4, 5, 6, 7, 8)
+    rate: float = 0.1
+    trust: int = 10
+    first: int = 4
+    rarest: int = 512
+
+    def __post_init__(self):
+        known = sorted(self.costs)
+        self._price = {k: float(np.interp(k, known, [self.costs[w] for w in known])) for k in self.allowed}
+        self._slots = [[0.0, 0] for _ in range(self.widest)]  # acceptance and visits of each speculative position
+        self._wait, self._since = self.first, 0
+        self._best = self._next = self._choose()
+
+    def expected(self, k: int) -> float:
+        """Tokens that a cycle of width k is believed to commit."""
+        total, reach, believed = 1.0 + (k > 0), 1.0, 1.0
+        for rate, visits in self._slots[: max(0, k - 1)]:
+            believed = rate if visits >= self.trust else believed
+            reach *= believed
+            total += reach
+        return total
+
+    def _choose(self) -> int:
+        frontier = next((n for n, (_, visits) in enumerate(self._slots) if visits < self.trust), len(self._slots))
+        return max((k for k in self.allowed if k - 1 <= frontier + 1), key=lambda k: self.expected(k) / self._price[k])
+
+    def width(self) -> int:
+        return self._next
+
+    def observe(self, cycle: Cycle) -> None:
+        for n, slot in enumerate(self._slots[: min(cycle.offered, cycle.accepted + 1)]):
+            slot[1] += 1
+            slot[0] += (float(n < cycle.accepted) - slot[0]) * max(self.rate, 1 / slot[1])
+        best = self._choose()
+        if best != self._best:
+            self._best, self._wait, self._since = best, self.first, 0
+        self._since += 1
+        self._next = best
+        if self._since >= self._wait:
+            self._next = min((k for k in self.allowed if k > best), default=best)
+            self._wait, self._since = min(self.rarest, 2 * self._wait), 0
