@@ -24,8 +24,8 @@ from ..records import save_rows
 from ..targets import load_target
 from .uno import MODULES, Recipe, own_windows, train
 
-WINDOW = 192
-PUBLISHED = Recipe(rank=16, modules="published", objective="tv", own_text=False, corruption="uniform")
+WINDOW = 384
+PUBLISHED = Recipe(rank=16, modules="published", objective="tv", own_text=False, corruption="uniform", windows=128, blocks=64)
 CHANGES = {"modules": {"modules": "all"}, "rank": {"rank": 32}, "objective": {"objective": "ce"}, "text": {"own_text": True},
            "corruption": {"corruption": "full"}}
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--only", nargs="*", help="arms to run; default all")
     o = parser.parse_args()

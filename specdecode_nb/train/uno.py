@@ -34,7 +34,8 @@ MODULES = {"published": PUBLISHED, "all": PUBLISHED + DELTANET}
 class Recipe:
     """Everything that decides the result, besides the target and the text. ``block`` is K at training (slots 2..K).
 
-    With ``own_text`` the target itself goes on after ``prefix`` tokens of a document; short, because decoding starts after a prompt.
+    With ``own_text`` the target itself goes on after ``prefix`` tokens of a document. A short prefix (24, as after a prompt) was tried:
+    900 more steps raised the teacher-forced prefix from 1.9 to 2.3 and lowered that of the prompt suite from 2.0 to 1.6.
     ``shuffled`` makes the control: each block learns what the target said after another block.
     """
 
@@ -42,7 +43,7 @@ class Recipe:
     modules: str = "all"
     objective: str = "ce"
     own_text: bool = True
-    prefix: int = 24
+    prefix: int = 128
     block: int = 5
     corruption: str = "full"
     lr: float = 6e-4
@@ -250,7 +251,7 @@ def main() -> None:
     parser.add_argument("--own-text", action=argparse.BooleanOptionalAction, default=Recipe.own_text)
     parser.add_argument("--start", type=Path, help="an adapter of the same rank and modules to go on from")
     parser.add_argument("--windows-file", type=Path, help="cache of the target's own windows")
-    parser.add_argument("--window", type=int, default=192)
+    parser.add_argument("--window", type=int, default=384)
     parser.add_argument("--text-windows", type=int, default=512)
     parser.add_argument("--shuffled", action="store_true", help="the control: teacher rows of another block")
     for name in ("rank", "prefix", "block", "steps", "windows", "blocks", "seed"):
