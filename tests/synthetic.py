@@ -4,7 +4,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from specdecode_nb.records import save_rows
+from specdecode_nb.records import load_rows, save_rows
 from specdecode_nb.statistics import LOOP_FREE
 
 CATEGORIES = ("prose", "factual", "code", "math", "structured", "technical", "dialogue", "reasoning", "high_entropy")
@@ -60,3 +60,36 @@ def write(path: Path, reduced: bool = False, **options) -> Path:
     config = {"target": "invented", "drafter": "uno", "block_sizes": [1, 2, 4, 8, 16], "tokens": 32, "repeats": 2, "dtype": "float32", "reduced": reduced,
               "prompts": prompts, "warmup_prompts": 3, "noise_seed": 20260905, "arms": []}
     return save_rows(path, act="act4s", target="invented", provenance=provenance, config=config, rows=found)
+
+
+def rest_rows(seed: int = 7, tokens: int = 32) -> list[dict]:
+    """Rows of the rest of Act IV-S: every section, arm and list that its page draws."""
+    rng = random.Random(seed)
+    prompts = [f"{c}-1" for c in CATEGORIES]
+    looped = {p: 0.02 * i if i < 3 else 0.05 * i for i, p in enumerate(prompts)}
+
+    def row(section: str, arm: str, prompt: str, n: int = tokens, **fields) -> dict:
+        made = decode_row(rng, arm if "_k" in arm or arm.startswith("ar") else "x_k4", prompt, 0, n, looped.get(prompt, 0.0), 0.5)
+        made |= {"arm": arm, "section": section, "identical_to_ar": True, "first_divergence": None, "divergence_gap_ulps": None, **fields}
+        if arm.startswith("adapt_"):
+            made["width_per_cycle"] = [rng.choice([0, 2, 4, 8]) for _ in range(made["cycles"])]
+        if arm == "conf_k4":
+            made["confidence_per_cycle"] = [[[round(rng.random(), 4), 0.0] for _ in range(3)] for _ in range(made["cycles"])]
+        return made
+
+    out = [{"kind": "cycle_cost", "width": w, "prompt_id": p, "cycles": 10, "seconds": STEP * (10 + 5 * w)} for w in (0, 1, 2, 4, 8) for p in prompts[:3]]
+    out += [row("controls", arm, p) for p in prompts for arm in ("ar", "ar_mlx_lm", "uno_k1", "uno_k4", "refine2_k4", "refine4_k4", "ngram2_k4", "ngram3_k4",
+                                                                 "untrained_k4", "shuffled_k4", "conf_k4")]
+    out += [row("policies", arm, p) for p in prompts for arm in ("ar", "ar_mlx_lm", "uno_k2", "uno_k4", "uno_k8", "adapt_entropy", "adapt_survival", "adapt_ev",
+                                                                 "adapt_value0")]
+    out += [row("length", arm, p, n) for n in (tokens, 2 * tokens) for p in prompts for arm in ("ar", "uno_k4")]
+    out += [row("context", arm, f"context-{n}", prompt_tokens=n, category="context") for n in (64, 256) for arm in ("ar", "ar_mlx_lm", "uno_k2", "uno_k4", "uno_k8")]
+    return out
+
+
+def write_rest(path: Path, rules: str, reduced: bool = False) -> Path:
+    """An invented row file of the rest of Act IV-S at ``path``, made under the criteria with the digest ``rules``."""
+    plain = load_rows(write(path, reduced))
+    config = {"target": "invented", "drafter": "uno", "tokens": 32, "dtype": "float32", "reduced": reduced, "rest_repeats": 1, "lengths": [32, 64], "contexts": [64, 256],
+              "prompts": [f"{c}-1" for c in CATEGORIES], "policy_prompts": [f"{c}-1" for c in CATEGORIES], "criteria": rules}
+    return save_rows(path, act="act4s_rest", target="invented", provenance=plain.provenance, config=config, rows=rest_rows())

@@ -10,21 +10,31 @@ from specdecode_nb.protocols import act4s_rest
 from specdecode_nb.records import RowFile, check_row, load_rows, save_rows
 from specdecode_nb.targets import load_target
 
-PARAMS = acts.get("act4s").resolve({"part": "rest", "reduced": True, "tokens": 10, "rest_prompts": 2, "policy_prompts": 2, "lengths": [8, 12], "contexts": [48, 96]})
+PARAMS = acts.get("act4s").resolve({"part": "rest", "reduced": True, "tokens": 8, "rest_prompts": 2, "policy_prompts": 2,
+                                    "lengths": [6, 9], "contexts": [16, 24]})
+SHORT = [{"id": "a-1", "category": "a", "text": "Step 1."}, {"id": "b-1", "category": "b", "text": "Day 2, Monday."}]
 CONTROLS = ["ar", "ar_mlx_lm", "uno_k1", "uno_k4", "refine2_k4", "refine4_k4", "ngram2_k4", "ngram3_k4", "untrained_k4", "shuffled_k4", "conf_k4"]
 POLICIES = ["ar", "ar_mlx_lm", "uno_k2", "uno_k4", "uno_k8", "adapt_entropy", "adapt_survival", "adapt_ev", "adapt_value0"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_prompts():
+    """The reference BLAS of the tests is slow, so prompts are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(act4s_rest, "prompt_suite", lambda count: SHORT[:count])
+        yield
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(short_prompts, tmp_path_factory):
     return load_rows(act4s_rest.measure(PARAMS, tmp_path_factory.mktemp("rest") / "act4s_rest.journal"))
 
 
 def test_every_section_has_its_arms_in_protocol_order(measured):
     arms = lambda name: [r["arm"] for r in rest.section(measured, name)]  # noqa: E731
     assert measured.act == "act4s_rest" and arms("controls") == CONTROLS * 2 and arms("policies") == POLICIES * 2
-    assert [(r["tokens"], r["arm"]) for r in rest.section(measured, "length")] == [(n, arm) for n in (8, 12) for _ in range(2) for arm in ("ar", "uno_k4")]
-    assert [(r["prompt_tokens"], r["tokens"]) for r in rest.section(measured, "context")] == [(n, 10) for n in (48, 96) for _ in range(5)]
+    assert [(r["tokens"], r["arm"]) for r in rest.section(measured, "length")] == [(n, arm) for n in (6, 9) for _ in range(2) for arm in ("ar", "uno_k4")]
+    assert [(r["prompt_tokens"], r["tokens"]) for r in rest.section(measured, "context")] == [(n, 8) for n in (16, 24) for _ in range(5)]
     assert {(r["width"], r["prompt_id"]) for r in measured.of("cycle_cost")} == {(w, p) for w in (0, 1, 2, 4, 8) for p in measured.config["prompts"]}
 
 
@@ -57,15 +67,16 @@ def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path):
     journal = tmp_path / "act4s_rest.journal"
 
     def stop(done, total, label):
-        if done == 16:
+        if done == 9:
             raise KeyboardInterrupt
 
+    few = PARAMS | {"rest_prompts": 1, "policy_prompts": 1, "lengths": [6], "contexts": [16]}
     with pytest.raises(KeyboardInterrupt):
-        act4s_rest.measure(PARAMS, journal, stop)
+        act4s_rest.measure(few, journal, stop)
     first = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     seen = []
-    file = load_rows(act4s_rest.measure(PARAMS, journal, lambda *a: seen.append(a), resume=True))
-    assert len(first) == 16 and file.rows[:16] == first and seen[0][0] == 16 and seen[-1][0] == seen[-1][1] == len(file.rows)
+    file = load_rows(act4s_rest.measure(few, journal, lambda *a: seen.append(a), resume=True))
+    assert len(first) == 9 and file.rows[:9] == first and seen[0][0] == 9 and seen[-1][0] == seen[-1][1] == len(file.rows)
 
 
 def test_a_drafter_without_an_adapter_is_refused_before_anything_is_measured(tmp_path):

@@ -13,7 +13,7 @@ from .palette import label
 from .sweep import arm_rows, frame
 
 POLICIES, RULE, FIXED = ("adapt_entropy", "adapt_survival", "adapt_ev"), "adapt_value0", ("uno_k2", "uno_k4", "uno_k8")
-BINS, RESAMPLES = 10, 2000
+BINS, RESAMPLES = 10, 1000
 
 Found = tuple[float, float | None, float | None, int]
 """A number, its interval (or None twice) and what n counts."""

@@ -116,7 +116,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                     progress(len(rows), total, f"{row['prompt_id']} {row.get('arm', 'costs')}")
 
         def section(name: str, prompts: list[dict], arms: Mapping[str, Arm], new: int, **options) -> None:
-            done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r.get("section") == name and r["tokens"] == new}
+            mine = {p["id"] for p in prompts}
+            done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r.get("section") == name and r["tokens"] == new and r["prompt_id"] in mine}
             if len(done) < len(prompts) * len(arms) * repeats:  # else the warm-up would be for nothing
                 keep(decode_rows(target, prompts, arms, new, repeats, done, section=name, **options))
 
