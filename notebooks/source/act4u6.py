@@ -668,7 +668,7 @@ if page.rows:
               {c: ".3f" for c in ("tokens per ms, x incumbent", "low", "high")}, sources=[page.rows])
     pilot_rows = [r for r in own if r["repeat"] == 0]
     page.show(pd.DataFrame([{"arm": staging.name(a), "change": v[0], "low": v[1], "high": v[2], "clearly below": staging.clearly_below(v, limit)}
-                            for a in (staging.DECOUPLED, *staging.STAGED) for v in [staging.percent(pilot_rows, a)]]), "measured-pilot", "The first repeat as the pilot: change of mean throughput in percent of B's", per_cent, sources=[page.rows])
+                            for a in (staging.DECOUPLED, *staging.STAGED) for v in [staging.percent(pilot_rows, a)]]), "measured-pilot", "The first repeat as the pilot: change of mean throughput in percent of B's", {c: "+.2f" for c in ("change", "low", "high")}, sources=[page.rows])
 
 # %%
 if page.rows:
