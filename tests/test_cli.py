@@ -56,9 +56,9 @@ def test_help_of_an_act_names_every_parameter_with_type_and_range(capsys):
 
 
 def test_run_passes_only_what_differs_and_prints_paths(capsys, here):
-    status, out, err = call(capsys, "run", "act4s", "-p", "tokens=64", "-p", "repeats=3")
+    status, out, err = call(capsys, "run", "act4s", "-p", "tokens=64", "-p", "repeats=2")
     assert (status, out, err) == (0, "out/act4s/act4s.ipynb\n", "")
-    assert here[1] == [("act4s", {"tokens": 64}, "specdecode-nb run act4s -p tokens=64 -p repeats=3")]
+    assert here[1] == [("act4s", {"tokens": 64}, "specdecode-nb run act4s -p tokens=64 -p repeats=2")]
 
 
 def test_rows_are_found_from_the_folder_of_the_results(capsys, here):

@@ -22,7 +22,7 @@ target = "tiny-hybrid"           # model that decides every token: a name, folde
 drafter = "uno"                  # who proposes: uno, ngram, random, or the path of an adapter
 block_sizes = [1, 2, 4, 8, 16]   # block widths K, in drafted positions
 tokens = 128                     # new tokens a prompt
-repeats = 3                      # passes over the prompts, arms interleaved
+repeats = 2                      # passes over the prompts, arms interleaved
 prompts = 27                     # prompts of the suite, 1 to 27
 dtype = "float32"                # number format of the target: float32 or bfloat16
 part = "sweep"                   # what measure=True measures: the sweep over widths, or the rest

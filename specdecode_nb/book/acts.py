@@ -167,7 +167,7 @@ MEASURED = (
     Param("drafter", str, "uno", "who proposes: uno, ngram, random, or the path of an adapter"),
     Param("block_sizes", list, [1, 2, 4, 8, 16], "block widths K to measure", "positions", 1, 64),
     Param("tokens", int, 128, "new tokens a prompt", "tokens", 1, 4096),
-    Param("repeats", int, 3, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("repeats", int, 2, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     Param("dtype", str, "float32", "number format of the target", choices=DTYPES),
     Param("part", str, "sweep", "what to measure: the sweep over widths, or the rest (controls, policies, lengths, contexts)", choices=("sweep", "rest")),
