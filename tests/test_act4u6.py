@@ -147,9 +147,10 @@ def test_the_verdict_rules_in_their_order():
 
 
 def test_blocks_gather_their_stages():
-    row = run("staged_d8v4", "p", committed=(5, 4, 2, 5), drafted=(8, 0, 8, 8), seconds=4.0)
-    assert staging.blocks(row) == [{"committed": 9, "stages": 2, "seconds": 2.0}, {"committed": 2, "stages": 1, "seconds": 1.0}, {"committed": 5, "stages": 1, "seconds": 1.0}]
-    same = run("staged_d8v2", "p", committed=(3, 3, 3, 2, 3, 2), drafted=(8, 0, 0, 8, 8, 0))
+    row = run("staged_d8v4", "p", committed=(5, 4, 2, 5), drafted=(8, 0, 8, 3), seconds=4.0) | {"draft_width": 8}
+    assert staging.blocks(row) == [{"drafted": 8, "committed": 9, "stages": 2, "seconds": 2.0}, {"drafted": 8, "committed": 2, "stages": 1, "seconds": 1.0},
+                                   {"drafted": 3, "committed": 5, "stages": 1, "seconds": 1.0}]
+    same = run("staged_d8v2", "p", committed=(3, 3, 3, 2, 3, 2), drafted=(8, 0, 0, 8, 3, 2)) | {"draft_width": 8}  # its last draft is cut to the budget
     assert staging.differing([row, same], "staged_d8v4", "staged_d8v2") == 0
     assert staging.differing([row, same | {"committed_per_cycle": [3, 3, 3, 3, 2, 2]}], "staged_d8v4", "staged_d8v2") == 1
 

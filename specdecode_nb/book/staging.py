@@ -53,12 +53,12 @@ def floor(rows: Sequence[dict]) -> float:
 
 
 def blocks(row: dict) -> list[dict]:
-    """The drafts of one run: tokens committed, verify stages, seconds (None without a clock by cycle)."""
+    """The drafts of one run: width, tokens committed, verify stages, seconds (None without a clock by cycle)."""
     drafted = row.get("drafted_per_cycle") or [1] * row["cycles"]
     seconds, out = row.get("seconds_per_cycle") or [None] * row["cycles"], []
     for fresh, committed, spent in zip(drafted, row["committed_per_cycle"], seconds):
         if fresh:
-            out.append({"committed": 0, "stages": 0, "seconds": 0.0 if spent is not None else None})
+            out.append({"drafted": fresh, "committed": 0, "stages": 0, "seconds": 0.0 if spent is not None else None})
         out[-1]["committed"] += committed
         out[-1]["stages"] += 1
         if spent is not None:
@@ -93,9 +93,10 @@ def wins(rows: Sequence[dict], arm: str) -> bool:
 
 
 def differing(rows: Sequence[dict], one: str, other: str) -> int:
-    """Runs whose tokens by draft differ between two verify widths at one draft width."""
+    """Runs whose tokens by draft differ between two verify widths at one draft width; drafts cut to the budget do not count,
+    since how far they reach depends on where a stage ends."""
     key = lambda r: (r["prompt_id"], r["repeat"])  # noqa: E731
-    left, right = ({key(r): [b["committed"] for b in blocks(r)] for r in arm_rows(rows, a)} for a in (one, other))
+    left, right = ({key(r): [b["committed"] for b in blocks(r) if b["drafted"] == r["draft_width"]] for r in arm_rows(rows, a)} for a in (one, other))
     return sum(left[k] != right[k] for k in left)
 
 
