@@ -71,7 +71,8 @@ METHODS: dict[str, Style] = {
     "measured": Style("measured here", BLUE, "o", SOLID),
 }
 ALIASES = {
-    "native AR": "ar", "plain autoregressive": "ar", "ngram2_k4": "ngram2", "ngram3_k4": "ngram3", "untrained_k4": "untrained", "shuffled_k4": "shuffled", "refine1": "uno_k4", "refine1_k4": "uno_k4",
+    "native AR": "ar", "plain autoregressive": "ar", "ngram2_k4": "ngram2", "ngram3_k4": "ngram3",
+    "untrained_k4": "untrained", "shuffled_k4": "shuffled", "refine1": "uno_k4", "refine1_k4": "uno_k4",
     "refine2_k4": "refine2", "refine4_k4": "refine4", "fixed K=4": "uno_k4", "fixed K=8": "uno_k8", "B (4,4)": "uno_k4",
     "B incumbent": "uno_k4", "B incumbent (4,4)": "uno_k4", "incumbent (4,4)": "uno_k4", "B_dec (4,4)": "B_dec", "A_k4 (control)": "A_k4",
     "start@12800": "start", "shuffled teacher": "shuffled", "proposal": "draft", "E scalar gate": "E", "block-diffusion backend": "dflash",
