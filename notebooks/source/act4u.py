@@ -579,7 +579,7 @@ page.verdict()
 #
 # The adapter was trained again on another target with the published recipe as the reference arm. A recipe has five parts that a small model
 # might need otherwise: which modules are adapted, the rank, the objective, whose text is drafted, and how the draft rows are corrupted. Each is
-# changed alone (an arm named `+`), all together, and all but one (an arm named `all -`); steps, blocks, rate and seed are equal.
+# changed alone (an arm named `+`) and all together; steps, blocks, rate and seed are equal.
 
 # %%
 recipes = page.borrowed("uno_recipes")
@@ -598,8 +598,8 @@ if recipes:
         recipe = chosen.get(arm)
         against = statistics.paired_bootstrap(statistics.paired(group, decoded["published"], prefix_of))
         entries.append({"arm": arm, **({k: recipe[k] for k in ("modules", "rank", "objective", "own_text", "corruption")} if recipe else {}),
-                        "mean accepted prefix": statistics.mean(statistics.pooled(group, "accepted_per_cycle")), "difference": against["mean"],
-                        "low": against["low"], "high": against["high"], "prompts": against["n"]})
+                        "mean accepted prefix": statistics.mean(statistics.pooled(group, "accepted_per_cycle")), "difference": against["mean_diff"],
+                        "low": against["ci_low"], "high": against["ci_high"], "prompts": against["n"]})
     made = pd.DataFrame(entries).astype({"rank": "Int64"}).rename(columns={"own_text": "target's own text"})
     made["target's own text"] = made["target's own text"].map({True: "yes", False: "no"})
     page.show(made[["arm", "mean accepted prefix", "difference", "low", "high", "prompts"]], "recipes", "Recipes after [[recipe_steps]] steps each, K=4, [[recipe_tokens]] tokens a prompt: accepted prefix "
@@ -616,16 +616,12 @@ if recipes:
 if recipes:
     prefix = made.set_index("arm")["mean accepted prefix"]
     single = prefix[[a for a in prefix.index if a.startswith("+")]]
-    without = prefix["all"] - prefix[[a for a in prefix.index if a.startswith("all -")]]
     page.number("recipe_published", prefix["published"], ".2f", "tokens", "uno_recipes")
     page.number("recipe_all", prefix["all"], ".2f", "tokens", "uno_recipes")
     page.number("recipe_best_change", single.idxmax().removeprefix("+"), source="uno_recipes")
     page.number("recipe_best_alone", single.max(), ".2f", "tokens", "uno_recipes")
-    page.number("recipe_most_missed", without.idxmax().removeprefix("all -"), source="uno_recipes")
-    page.number("recipe_missed", without.max(), ".2f", "tokens", "uno_recipes")
-    page.say("At equal steps the published recipe accepts [[recipe_published]] tokens a cycle here and all five changes together [[recipe_all]]. Alone, the change of *[[recipe_best_change]]* brings most ([[recipe_best_alone]]); "
-             "taken out of the full set, *[[recipe_most_missed]]* costs most ([[recipe_missed]] tokens less). The arms are short, so this ranks the changes at [[recipe_steps]] steps, not at the end of a long training, "
-             "and each arm is one launch.")
+    page.say("At equal steps the published recipe accepts [[recipe_published]] tokens a cycle here and all five changes together [[recipe_all]]. Alone, the change of *[[recipe_best_change]]* brings most ([[recipe_best_alone]]). "
+             "The arms are short, so this ranks the changes at [[recipe_steps]] steps, not at the end of a long training, and each arm is one launch.")
     page.check("all changes together accept more than the published recipe", prefix["all"] > prefix["published"])
 
 # %% [markdown]
