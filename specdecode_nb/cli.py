@@ -199,8 +199,8 @@ def site(options) -> int:
 def build(options) -> int:
     from .book import notebooks
 
-    for act in chosen(options.acts):
-        print(shown(notebooks.build(act)), flush=True)
+    for path in notebooks.each(notebooks.build, chosen(options.acts)):
+        print(shown(path), flush=True)
     return 0
 
 

@@ -25,12 +25,10 @@ CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 def problems(rebuild: bool = False) -> list[str]:
     """One sentence for each thing that does not agree; with ``rebuild`` every notebook is executed again and compared."""
-    found = [*data(), *strays()]
-    for act in notebooks.sources():
-        before = len(found)
-        found += pair(act)
-        if rebuild and len(found) == before:
-            found += again(act)
+    pairs = {act: list(pair(act)) for act in notebooks.sources()}
+    found = [*data(), *strays(), *(line for lines in pairs.values() for line in lines)]
+    if rebuild:
+        found += [line for lines in notebooks.each(lambda act: list(again(act)), [act for act, lines in pairs.items() if not lines]) for line in lines]
     return found
 
 

@@ -13,7 +13,8 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -264,6 +265,12 @@ def build(act: str) -> Path:
         write_atomic(path, written(book))
     (paths.root() / "out" / "failed" / f"{act}.ipynb").unlink(missing_ok=True)
     return path
+
+
+def each(function: Callable, names: Sequence[str]) -> Iterator:
+    """``function`` of every Act in order; as many kernels at a time as there are cores, four at most."""
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        yield from pool.map(function, names)
 
 
 def sources() -> list[str]:
