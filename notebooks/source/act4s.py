@@ -37,7 +37,7 @@ rows = ""                        # row file; empty: the committed one of the tar
 
 # %%
 from specdecode_nb import statistics
-from specdecode_nb.book import criteria, draw, rest, start, sweep
+from specdecode_nb.book import criteria, draw, palette, rest, start, sweep
 
 page = start("act4s", globals())
 page.opening()
@@ -161,12 +161,6 @@ page.merit()
 # %%
 page.table("s_ksweep_stage", fmt={c: ".2f" for c in ("draft", "verify", "commit", "overhead")})
 page.table("s_cycle")
-
-# %%
-stage = page.published.frame("s_ksweep_stage")
-page.figure(draw.stacked(stage["arm"].tolist(), {s: stage[s].tolist() for s in ("draft", "verify", "commit", "overhead")}, "milliseconds per cycle"),
-            "stages", "Time of one cycle by stage and block width; the number at the end is the sum",
-            "Five horizontal bars, each about half draft forward and half verify forward. K=1 to K=8 take 47 to 54 ms, K=16 takes 124 ms; commit and overhead are slivers.")
 
 # %%
 plain_step = 1000 / page.value("s_ksweep", "decode-only median", arm="ar")
@@ -555,13 +549,6 @@ if page.rows:
 
 # %%
 if page.rows:
-    drafted = [e["arm"] for e in statistics.summarise(decoded)]
-    page.figure(draw.bars(drafted, {"speed": table["x plain"].tolist()}, "speed (× faster plain arm)", reference=1.0, low=table["low"].tolist(), high=table["high"].tolist(), fmt=".2f"),
-                "measured-speed-by-width", "Measured speed by arm over the faster plain arm, with 95 % intervals over prompts",
-                "Bars of measured speed for the two plain arms and each block width, with whiskers, beside a dashed line at one.", sources=[page.rows])
-
-# %%
-if page.rows:
     page.number("measured_best_k", sweep.width(best), "d", source=page.rows.name)
     page.number("measured_speedup", summary[best]["x plain"], ".3f", "x faster plain arm", page.rows.name)
     page.number("measured_decode", summary[best]["x plain, decode"], ".3f", "x faster plain arm", page.rows.name)
@@ -597,9 +584,6 @@ if page.rows:
 # %%
 if page.rows:
     page.show(sweep.stages(decoded), "measured-stages", "Median milliseconds a cycle by stage", {c: ".3f" for c in (*statistics.STAGES, "cycle")} | {"outside forwards": ".1f"}, sources=[page.rows])
-    entries = statistics.stages(decoded)
-    page.figure(draw.stacked([e["arm"] for e in entries], {s: [e[s] for e in entries] for s in statistics.STAGES}, "milliseconds per cycle", fmt=".2f"), "measured-stages",
-                "Measured time of one cycle by stage and block width", "Horizontal bars of draft, verify, commit and overhead time by block width, with their sum at the end.", sources=[page.rows])
 
 # %%
 if page.rows:
@@ -730,15 +714,12 @@ if more:
     pooled_ = {e["arm"]: e["x plain"] for e in statistics.summarise(control)}
     clean_ = {e["arm"]: e["x plain"] for e in statistics.summarise(statistics.loop_free(control))} if statistics.loop_free(control) else {}
     shown_ = [arm for arm in pooled_ if arm not in ("ar", "ar_mlx_lm")]
-    page.figure(draw.bars(shown_, {"all prompts": [pooled_[a] for a in shown_], "loop-free prompts": [clean_.get(a) for a in shown_]}, "speed (× faster plain arm)", reference=1.0, fmt=".2f"),
+    page.figure(draw.dots([palette.label(a) for a in shown_], {"all prompts": [pooled_[a] for a in shown_], "loop-free prompts": [clean_.get(a) for a in shown_]},
+                          "speed (× faster plain arm)", reference=1.0),
                 "rest-controls", "Measured speed of the controls on all prompts and on loop-free ones; the dashed line is plain decoding",
-                "Pairs of bars for K=1, K=4, two and four passes, lookup by two and three tokens, the untrained and the shuffled adapter, and K=4 with confidence.", sources=[more])
-
-# %%
-if more:
-    stage_table = statistics.stages(control)
-    page.figure(draw.stacked([e["arm"] for e in stage_table], {s_: [e[s_] for e in stage_table] for s_ in statistics.STAGES}, "milliseconds per cycle", fmt=".1f"), "rest-stages",
-                "Measured time of one cycle by stage, for each control", "Horizontal bars of draft, verify, commit and overhead time; each further pass adds one draft forward, lookup has none.", sources=[more])
+                "A row of two marks each for K=1, K=4, two and four passes, lookup by two and three tokens, the untrained and the shuffled adapter, and K=4 with confidence.", sources=[more])
+    page.show(sweep.stages(control), "rest-stages", "Median milliseconds a cycle by stage; each further pass adds one draft forward, lookup has none",
+              {c: ".2f" for c in (*statistics.STAGES, "cycle")} | {"outside forwards": ".1f"}, sources=[more])
 
 # %% [markdown]
 # ### Does the drafter know, here?
@@ -749,15 +730,6 @@ if more:
     page.show(sweep.frame(rest.deciles(told)), "rest-confidence", "Ten equal groups of cycles by the draft's mean top-1 probability", {"mean top-1": ".3f", "mean accepted prefix": ".3f"}, sources=[more])
     page.show(sweep.frame(rest.calibration(told)), "rest-calibration", "Ten bins of the stated probability of one proposal, over proposals that verification reached",
               {"from": ".1f", "to": ".1f", "stated": ".3f", "accepted": ".3f"}, sources=[more])
-
-# %%
-if more:
-    tenths, bins = rest.deciles(told), rest.calibration(told)
-    figure, (left, right) = draw.panels(2, height=3.1)
-    draw.lines({"tenths of cycles": ([t["mean top-1"] for t in tenths], [t["mean accepted prefix"] for t in tenths])}, "mean top-1 probability", "mean accepted prefix (tokens)", "by cycle", ax=left)
-    draw.scatter({"bins": ([b["stated"] for b in bins], [b["accepted"] for b in bins])}, "stated probability", "accepted share", "by proposal", diagonal=True, ax=right)
-    page.figure(figure, "rest-confidence", "Left, accepted prefix by the confidence of the draft; right, how often a proposal was right against how sure it was, the dashed line being perfect calibration",
-                "Two panels. Left, the accepted prefix over ten groups of rising confidence; right, the accepted share of proposals over ten bins of stated probability beside the diagonal.", sources=[more])
 
 # %%
 if more:
@@ -805,15 +777,6 @@ if more:
     faster = {name: statistics.plain_arm(group) for name, group in (("controls", control), ("policies", chosen), ("context", long))}
     page.say("The faster plain loop of this run is " + "; ".join(f"`{arm}` in the {name}" for name, arm in faster.items()) + ".")
 
-# %%
-if more:
-    table_ = table.to_dict("records")
-    figure, (left, right) = draw.panels(2, height=3.1)
-    draw.lines({"uno_k4": ([e["generated tokens"] for e in table_], [e["x plain"] for e in table_])}, "generated tokens", "speed (× plain)", "apparent speed-up", log_x=True, reference=1.0, ax=left)
-    draw.lines({"looped fraction": ([e["generated tokens"] for e in table_], [e["loop fraction"] for e in table_])}, "generated tokens", "mean looped fraction", "loops", log_x=True, ax=right)
-    page.figure(figure, "rest-lengths", "Apparent speed-up of K=4 and looped fraction of plain decoding by generated length",
-                "Two panels over the generated length: the apparent speed-up of K=4 on the left, the mean looped fraction of plain decoding on the right.", sources=[more])
-
 # %% [markdown]
 # ### Longer contexts, measured
 #
@@ -829,11 +792,10 @@ if more:
 # %%
 if more:
     at_ = lambda arm, column: (lambda t: (t["context"].tolist(), t[column].tolist()))(table[table["arm"] == arm])  # noqa: E731
-    figure, (left, right) = draw.panels(2, height=3.1)
-    draw.lines({k: at_(k, "x plain, decode") for k in ("K=2", "K=4", "K=8")}, "context (tokens)", "decode speed (× plain)", "decode only", log_x=True, reference=1.0, ax=left)
-    draw.lines({k: at_(k, "x plain") for k in ("K=2", "K=4", "K=8")}, "context (tokens)", "speed (× plain)", "end to end", log_x=True, reference=1.0, ax=right)
-    page.figure(figure, "rest-contexts", "Measured speed-up by context length, decode only and end to end; one prompt a length",
-                "Two panels over context length with one line each for K=2, K=4 and K=8: the decode-only speed-up on the left, end to end on the right.", sources=[more])
+    page.figure(draw.lines({"K=4": at_("K=4", "x plain, decode"), "K=2": at_("K=2", "x plain, decode"), "K=8": at_("K=8", "x plain, decode"), "K=4, end to end": at_("K=4", "x plain")}, "context (tokens)", "speed (× plain)",
+                           log_x=True, reference=1.0),
+                "rest-contexts", "Measured speed-up by context length, of decoding alone and, for K=4, end to end too; one prompt a length",
+                "Four lines over context length: decode-only speed-up of K=2, K=4 and K=8, and the end-to-end speed-up of K=4, beside a dashed line at one.", sources=[more])
 
 # %% [markdown]
 # ### Three artifacts, tested here
