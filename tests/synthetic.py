@@ -10,6 +10,9 @@ from specdecode_nb.statistics import LOOP_FREE
 CATEGORIES = ("prose", "factual", "code", "math", "structured", "technical", "dialogue", "reasoning", "high_entropy")
 STEP = 0.010  # seconds of an invented plain step
 
+SHORT = [{"id": "a-1", "category": "a", "text": "Step 1."}, {"id": "b-1", "category": "b", "text": "Day 2, Monday."}]
+"""Prompts for measuring on the reference BLAS of the tests, which is slow."""
+
 
 def decode_row(rng: random.Random, arm: str, prompt: str, repeat: int, tokens: int, looped: float, rate: float) -> dict:
     k, accepted, committed = (int(arm.rsplit("_k", 1)[1]) if "_k" in arm else 0), [], []

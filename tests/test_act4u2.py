@@ -10,14 +10,22 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u2
 from specdecode_nb.records import RowFile, check_row, load_rows
 from specdecode_nb.transaction import SCHEMES
+from synthetic import SHORT
 from test_records import row
 
 PARAMS = acts.get("act4u2").resolve({"quick": True, "prompts": 2, "tokens": 10, "block_sizes": [2, 4], "widths": [2, 5], "commits": 2})
 ARMS = ["ar", "ar_mlx_lm", *(f"{s}_k{k}" for k in (2, 4) for s in SCHEMES)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_prompts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(act4u2, "prompt_suite", lambda count: SHORT[:count])
+        yield
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(short_prompts, tmp_path_factory):
     """A tiny measurement that is killed twice on its way."""
     journal = tmp_path_factory.mktemp("u2") / "act4u2.journal"
 

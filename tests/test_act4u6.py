@@ -6,13 +6,21 @@ from specdecode_nb.book import acts, criteria, published, staging
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u6
 from specdecode_nb.records import RowFile, check_row, load_rows
+from synthetic import SHORT
 
 PARAMS = acts.get("act4u6").resolve({"quick": True}) | {"prompts": 2, "tokens": 12, "drafts": [4, 6], "repeats": 1}
 ARMS = ["ar", "uno_k4", "dec_d4v4", "uno_k4_b2", "staged_d6v4", "staged_d8v4", "staged_d6v3", "staged_d8v2", "trunc_d6v4", "trunc_d8v4"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_prompts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(act4u6, "prompt_suite", lambda count: SHORT[:count])
+        yield
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(short_prompts, tmp_path_factory):
     return load_rows(act4u6.measure(PARAMS, tmp_path_factory.mktemp("measured") / "act4u6.journal"))
 
 
@@ -66,18 +74,20 @@ def test_rows_made_under_other_rules_are_refused(measured):
         staging.outcomes(other)
 
 
-@pytest.mark.parametrize("at", [1, 30, 44, 60, 95, 111, 158])
-def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path, measured, at):
-    """In each section, within a prompt and between two."""
+def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path, measured):
+    """Killed in the diagnostic and among the costs, within a prompt."""
     journal = tmp_path / "act4u6.journal"
 
-    def stop(done, total, label):
-        assert total == 2 * (45 + 33 + 10)
-        if done == at:
-            raise KeyboardInterrupt
+    def stop(at):
+        def progress(done, total, label):
+            assert total == 2 * (45 + 33 + 10)
+            if done == at:
+                raise KeyboardInterrupt
+        return progress
 
-    with pytest.raises(KeyboardInterrupt):
-        act4u6.measure(PARAMS, journal, stop)
+    for n, at in enumerate((30, 111)):
+        with pytest.raises(KeyboardInterrupt):
+            act4u6.measure(PARAMS, journal, stop(at), resume=n > 0)
     first = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert len(first) == at
     file = load_rows(act4u6.measure(PARAMS, journal, resume=True))
