@@ -400,7 +400,7 @@ page.check("the experiments add up to the total and none has a gap beyond one un
 page.negative("Wider decode blocks", "k16_xAR", "speed at K=16, × plain", {"k8_xAR": "K=8, × plain", "k16_tpf": "TPF at K=16", "k4_tpf": "TPF at K=4"})
 
 # %% [markdown]
-# Tokens per forward rises with width and speed does not, so the first is no proxy for the second. From K=8 to K=16 both
+# Tokens per forward is highest at the slowest width, so it is no proxy for speed. From K=8 to K=16 both
 # forwards more than double in time on that machine while survival adds almost nothing.
 #
 # ### Refinement does not pay
@@ -528,7 +528,7 @@ page.note("Addendum: Act IV-U5")
 # The default cycle commits the seed token's row from the draft forward, where it is exact, and verifies $K$ rows instead of
 # $K+1$; and speed is quoted against the *faster* of two plain loops, this package's and mlx-lm's `generate_step`, so that a
 # gain from a faster plain forward is not booked as a gain from drafting. Prefill here yields no token, so plain decoding
-# has slightly less than one token per forward. No number below is comparable to one above in anything but shape.
+# has slightly less than one token per forward. No time below is comparable to one above; only shapes and ratios are.
 
 # %%
 if page.measured():

@@ -168,7 +168,7 @@ def ledger(act: str) -> None:
     own = claims[claims["act"] == act].drop(columns="act").reset_index(drop=True)
     f = of[act]
     page.say(f"Question: {f.question} Published verdict: **{f.verdict}**.")
-    page.show(own, f"claims-{act}", f"Claims of {f.title}", sources=[facts[act], *(here if act == "act4s" else [])])
+    page.show(own, f"claims-{act}", f"Claims of {f.title}", sources=[facts[act], *(here if own["here"].ne("not measured").any() else [])])
 
 
 # %% [markdown]

@@ -81,6 +81,10 @@ def kernel_manager(environment: dict[str, str]) -> type:
         k: v for k, v in KERNELSPEC.items() if k != "name"})
 
     class Here(AsyncKernelManager):
+        def __init__(self, **options):
+            # sockets in the run's own folder: kernels that start at the same time would race for ports
+            super().__init__(**options, transport="ipc", ip=str(Path(environment[OUT]) / "kernel"))
+
         @property
         def kernel_spec(self):
             return spec

@@ -8,6 +8,9 @@ from ..records import RowFile, load_rows
 from . import palette, published, verdicts
 
 
+BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",)}  # further row files of an Act
+
+
 def rows_of(act: str) -> dict[str, RowFile]:
     """The committed row files of an Act by target."""
     return {p.parent.name: load_rows(p, p.relative_to(paths.root()).as_posix()) for p in sorted((paths.data() / "measured").glob(f"*/{act}.json"))}
@@ -25,7 +28,10 @@ def measured(act: str) -> str:
         entries = {e["arm"]: e["x plain"] for e in statistics.summarise(rows)}
         best = max(arms, key=entries.get)
         clean = {e["arm"]: e["x plain"] for e in statistics.summarise(statistics.loop_free(rows))} if statistics.loop_free(rows) else {}
-        found.append(f"{target}: {palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else ""))
+        short = ", a reduced run" if file.config.get("reduced") else ""
+        found.append(f"{target}: {palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else "") + short)
+    for name in BESIDE.get(act, ()):
+        found += [f"{target}: {name} recorded{', a reduced run' if file.config.get('reduced') else ''}" for target, file in rows_of(name).items()]
     return "; ".join(found) or "not measured"
 
 

@@ -1,6 +1,6 @@
 """Which part of the training recipe matters: the published one, one change at a time, and all of them.
 
-    python -m specdecode_nb.train.recipes CORPUS_DIR WORK_DIR [--steps 150]
+    python -m specdecode_nb.train.recipes CORPUS_DIR WORK_DIR [--steps 100]
 
 Every arm gets the same steps, blocks, rate and seed. Judged by acceptance while decoding the prompt suite, not by a
 loss. Writes data/measured/<target>/uno_recipes.json; an arm that is finished in WORK_DIR is not trained again.
