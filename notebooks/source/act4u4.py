@@ -42,7 +42,7 @@ frame, setup = page.published.frame, page.published.facts.setup
 rate = dict(zip("AB", map(float, re.findall(r"\d+\.\d+", setup["AR baselines"]))))  # plain decoding, tok/s, by session
 page.number("plain_a", rate["A"], ".2f", "tok/s")
 page.number("plain_b", rate["B"], ".2f", "tok/s")
-page.number("offset_threshold", page.published.negative("Long offsets").numbers["threshold"], ".3f")
+page.number("offset_threshold", page.published.negative("Long offsets").numbers["threshold"], ".3f");
 
 # %% [markdown]
 # ## 1. What was run
