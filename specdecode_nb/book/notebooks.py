@@ -14,9 +14,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from multiprocessing import get_context
 from pathlib import Path
 
 import nbformat
@@ -274,16 +274,9 @@ def build(act: str) -> Path:
 
 def each(function: Callable, names: Sequence[str]) -> Iterator:
     """``function`` of every Act in order; as many kernels at a time as there are cores, four at most."""
-    from jupyter_core.utils import ensure_event_loop
-
-    def alone(name):
-        try:
-            return function(name)
-        finally:
-            ensure_event_loop().close()  # the one that running the kernel left in this context
-
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        yield from pool.map(lambda name: copy_context().run(alone, name), names)
+    # processes, because papermill changes the working folder of its own
+    with ProcessPoolExecutor(min(4, os.cpu_count() or 1), get_context("fork")) as pool:
+        yield from pool.map(function, names)
 
 
 def sources() -> list[str]:
