@@ -3,7 +3,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from specdecode_nb.book import acts, criteria, rest
+from specdecode_nb import criteria
+from specdecode_nb.book import acts, rest
 from specdecode_nb.book import page as pages
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4s_rest

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from specdecode_nb.book import acts, criteria, published, undo
-from specdecode_nb.book.criteria import FAILS, HOLDS, NO_ROWS
+from specdecode_nb import criteria
+from specdecode_nb.book import acts, published, undo
+from specdecode_nb.criteria import FAILS, HOLDS, NO_ROWS
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u2
 from specdecode_nb.records import RowFile, check_row, load_rows

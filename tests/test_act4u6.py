@@ -2,7 +2,8 @@
 import json
 
 import pytest
-from specdecode_nb.book import acts, criteria, published, staging
+from specdecode_nb import criteria
+from specdecode_nb.book import acts, published, staging
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u6
 from specdecode_nb.records import RowFile, check_row, load_rows

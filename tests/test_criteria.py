@@ -2,8 +2,9 @@
 import json
 
 import pytest
-from specdecode_nb.book import criteria
-from specdecode_nb.book.criteria import FAILS, HOLDS, NO_ROWS, SPANS, Criterion, judge, table
+
+from specdecode_nb import criteria
+from specdecode_nb.criteria import FAILS, HOLDS, NO_ROWS, SPANS, Criterion, judge, table
 from specdecode_nb.errors import BadInput
 from specdecode_nb.records import RowFile
 

@@ -36,8 +36,8 @@ reduced = False                  # True: a short measurement whose captions say 
 rows = ""                        # row file; empty: the committed one of the target
 
 # %%
-from specdecode_nb import statistics
-from specdecode_nb.book import criteria, draw, palette, rest, start, sweep
+from specdecode_nb import criteria, statistics
+from specdecode_nb.book import draw, palette, rest, start, sweep
 
 page = start("act4s", globals())
 page.opening()

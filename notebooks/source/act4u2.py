@@ -44,7 +44,8 @@ import re
 import numpy as np
 import pandas as pd
 
-from specdecode_nb.book import criteria, draw, palette, published, start, undo
+from specdecode_nb import criteria
+from specdecode_nb.book import draw, palette, published, start, undo
 
 page = start("act4u2", globals())
 frame = page.published.frame

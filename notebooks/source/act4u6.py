@@ -45,8 +45,8 @@ import re
 import numpy as np
 import pandas as pd
 
-from specdecode_nb import statistics
-from specdecode_nb.book import criteria, draw, published, staging, start
+from specdecode_nb import criteria, statistics
+from specdecode_nb.book import draw, published, staging, start
 
 page = start("act4u6", globals())
 frame, setup = page.published.frame, page.published.facts.setup

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import nbformat
 
-from .. import paths
+from .. import criteria, paths
 from ..errors import BadInput
 from ..records import load_rows, parse, read_text, sha256
-from . import acts, criteria, notebooks, numbers, published
+from . import acts, notebooks, numbers, published
 from .errors import RunFailed
 from .page import measured_path
 

@@ -1,38 +1,49 @@
 """The Acts side by side: what was asked, what was published, what was measured here."""
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
-from .. import paths, statistics
+from .. import criteria, paths, statistics
 from ..records import RowFile, load_rows
-from . import palette, published, verdicts
-
+from . import palette, published, rest, staging, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",)}  # further row files of an Act
+JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes,
+          "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file)}  # row files with rules of their own
 
 
 def rows_of(act: str) -> dict[str, RowFile]:
     """The committed row files of an Act by target."""
-    return {p.parent.name: load_rows(p, p.relative_to(paths.root()).as_posix()) for p in sorted((paths.data() / "measured").glob(f"*/{act}.json"))}
+    found = sorted((paths.data() / "measured").glob(f"*/{act}.json"))
+    return {p.parent.name: load_rows(p, p.relative_to(paths.root()).as_posix()) for p in found}
+
+
+def files_of(act: str) -> list[tuple[str, str, RowFile]]:
+    """Every row file that an Act's page draws: (name, target, rows)."""
+    return [(name, target, file) for name in (act, *BESIDE.get(act, ())) for target, file in rows_of(name).items()]
+
+
+def phrase(name: str, file: RowFile) -> str:
+    """What a row file says, in one phrase."""
+    short = ", a reduced run" if file.config.get("reduced") else ""
+    if name in JUDGES:
+        words = Counter(o.word.split(":")[0] for o in JUDGES[name](file))
+        return f"{name}: " + ", ".join(f"{words[w]} {text}" for w, text in ((criteria.HOLDS, "rules hold"), (criteria.FAILS, "do not"), ("not decidable", "not decidable"))) + short
+    rows = file.of("decode")
+    arms = {arm for arm in statistics.by(rows, "arm") if arm not in ("ar", "ar_mlx_lm")}
+    if not arms:
+        return f"{name}: recorded{short}"
+    entries = {e["arm"]: e["x plain"] for e in statistics.summarise(rows)}
+    best = max(arms, key=entries.get)
+    clean = {e["arm"]: e["x plain"] for e in statistics.summarise(statistics.loop_free(rows))} if statistics.loop_free(rows) else {}
+    return f"{palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else "") + short
 
 
 def measured(act: str) -> str:
-    """What the committed rows of an Act say, in one phrase for each target; "not measured" without rows."""
-    found = []
-    for target, file in rows_of(act).items():
-        rows = file.of("decode")
-        arms = {arm for arm in statistics.by(rows, "arm") if arm not in ("ar", "ar_mlx_lm")}
-        if not arms:
-            found.append(f"{target}: recorded")
-            continue
-        entries = {e["arm"]: e["x plain"] for e in statistics.summarise(rows)}
-        best = max(arms, key=entries.get)
-        clean = {e["arm"]: e["x plain"] for e in statistics.summarise(statistics.loop_free(rows))} if statistics.loop_free(rows) else {}
-        short = ", a reduced run" if file.config.get("reduced") else ""
-        found.append(f"{target}: {palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else "") + short)
-    for name in BESIDE.get(act, ()):
-        found += [f"{target}: {name} recorded{', a reduced run' if file.config.get('reduced') else ''}" for target, file in rows_of(name).items()]
-    return "; ".join(found) or "not measured"
+    """What the committed rows of an Act say, one phrase a row file; "not measured" without rows."""
+    return "; ".join(f"{target}: {phrase(name, file)}" for name, target, file in files_of(act)) or "not measured"
 
 
 def acts() -> pd.DataFrame:
@@ -47,11 +58,25 @@ def lines() -> list[str]:
     return [f"{r['act']:7} {r['question']} | published: {r['verdict']} | here: {r['measured']}" for r in acts().to_dict("records")]
 
 
+def own_verdicts() -> dict[tuple[str, str], list[str]]:
+    """Our verdicts by (act, claim): of the sweep by the published rules, of other row files by the rules fixed for them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for target, file in rows_of("act4s").items():
+        for claim, text in verdicts.claims(file.of("decode")).items():
+            found.setdefault(claim, []).append(f"{target}: {text}")
+    for act in paths.ACTS:
+        for name, target, file in files_of(act):
+            short = " (reduced run)" if file.config.get("reduced") else ""
+            for o in JUDGES[name](file) if name in JUDGES else ():
+                for claim in o.criterion.claims:
+                    found.setdefault((act, claim), []).append(f"{target}{short}: {o.criterion.statement}: {o.word}, {o.text}")
+    return found
+
+
 def ledger() -> pd.DataFrame:
     """Every criterion and every negative result: act, kind, id, statement, outcome as published and as measured here."""
     outcome = {True: "passed", False: "FAILED", None: "not judged"}
-    here = {target: verdicts.claims(rows.of("decode")) for target, rows in rows_of("act4s").items()}
-    entries = []
+    here, entries = own_verdicts(), []
     for act in paths.ACTS:
         f = published.load(act).facts
         entries += [{"act": act, "kind": "criterion", "id": c.id, "statement": f"{c.statement} ({c.threshold})", "published": f"{outcome[c.passed]}: {c.observed}",
@@ -59,7 +84,5 @@ def ledger() -> pd.DataFrame:
         entries += [{"act": act, "kind": "negative result", "id": f"N{n}", "statement": r.hypothesis, "published": r.observed, "claim": r.hypothesis}
                     for n, r in enumerate(f.negative_results, 1)]
     for e in entries:
-        claim = e["act"], e.pop("claim")
-        found = [f"{target}: {judged[claim]}" for target, judged in here.items() if claim in judged]
-        e["here"] = "; ".join(found) or "not measured"
+        e["here"] = "; ".join(here.get((e["act"], e.pop("claim")), [])) or "not measured"
     return pd.DataFrame(entries)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
-from . import criteria
 from .palette import label
 from .sweep import arm_rows, frame
 

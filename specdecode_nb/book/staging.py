@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
-from . import criteria
 from .sweep import arm_rows, frame
 
 B, DUPLICATE, DECOUPLED = "uno_k4", "uno_k4_b2", "dec_d4v4"

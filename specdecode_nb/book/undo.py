@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from .. import statistics as st
+from ..criteria import HOLDS, Criteria, Criterion, Outcome, judge
 from ..records import RowFile
-from .criteria import HOLDS, Criteria, Criterion, Outcome, judge
 from .sweep import arm_rows, frame, width
 
 SCHEMES = ("replay", "per_token_states", "rewind", "tape")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from .. import paths
-from ..book import criteria
+from .. import criteria
 from ..decoder import generate
 from ..drafters import NOISE_SEED, NgramDrafter, UnoDrafter, load_drafter
 from ..errors import BadInput

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..book import criteria
+from .. import criteria
 from ..decoder import generate
 from ..drafters import NAMES, NOISE_SEED, load_drafter
 from ..errors import BadInput

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..book import criteria
+from .. import criteria
 from ..decoder import Session, generate
 from ..drafters import NOISE_SEED, UnoDrafter
 from ..errors import BadInput

@@ -14,9 +14,9 @@ from typing import Literal
 import pandas as pd
 from pydantic import ConfigDict, model_validator
 
-from .. import paths
-from ..errors import BadInput, nearest
-from ..records import RowFile, Strict, conform, parse, read_text, sha256
+from . import paths
+from .errors import BadInput, nearest
+from .records import RowFile, Strict, conform, parse, read_text, sha256
 
 HOLDS, FAILS = "holds", "does NOT hold"
 SPANS, NO_ROWS = "not decidable: the interval spans the threshold", "not decidable: nothing was measured"
@@ -62,13 +62,17 @@ class Mirrored(Fixed):
 
 
 class Criterion(Fixed):
-    """``published`` is None for a hypothesis that was not published; ``differs``: what between the machines could explain a difference."""
+    """``published`` is None for a hypothesis that was not published; ``differs``: what between the machines could explain a difference.
+
+    ``claims`` names the published criteria (by id) and negative results (by hypothesis) that this one bears on.
+    """
 
     id: str
     statement: str
     rule: Rule
     published: Mirrored | None
     differs: str
+    claims: list[str] = []
 
 
 class File(Fixed):
