@@ -4,6 +4,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from specdecode_nb.records import load_rows, save_rows
 from specdecode_nb.statistics import LOOP_FREE
 
@@ -12,6 +13,17 @@ STEP = 0.010  # seconds of an invented plain step
 
 SHORT = [{"id": "a-1", "category": "a", "text": "Step 1."}, {"id": "b-1", "category": "b", "text": "Day 2, Monday."}]
 """Prompts for measuring on the reference BLAS of the tests, which is slow."""
+
+
+def short_prompts(protocol):
+    """A fixture: the module ``protocol`` measures on SHORT instead of the suite."""
+    @pytest.fixture(scope="module", autouse=True)
+    def short_prompts():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(protocol, "prompt_suite", lambda count: SHORT[:count])
+            yield
+
+    return short_prompts
 
 
 def decode_row(rng: random.Random, arm: str, prompt: str, repeat: int, tokens: int, looped: float, rate: float) -> dict:

@@ -3,6 +3,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import synthetic
 from specdecode_nb import criteria
 from specdecode_nb.book import acts, rest
 from specdecode_nb.book import page as pages
@@ -10,7 +11,6 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4s_rest
 from specdecode_nb.records import RowFile, check_row, load_rows, save_rows
 from specdecode_nb.targets import load_target
-from synthetic import SHORT
 
 PARAMS = acts.get("act4s").resolve({"part": "rest", "reduced": True, "tokens": 8, "rest_prompts": 2, "policy_prompts": 2,
                                     "lengths": [6, 9], "contexts": [16, 24]})
@@ -18,12 +18,7 @@ CONTROLS = ["ar", "ar_mlx_lm", "uno_k1", "uno_k4", "refine2_k4", "refine4_k4", "
 POLICIES = ["ar", "ar_mlx_lm", "uno_k2", "uno_k4", "uno_k8", "adapt_entropy", "adapt_survival", "adapt_ev", "adapt_value0"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short_prompts():
-    """The reference BLAS of the tests is slow, so prompts are short."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(act4s_rest, "prompt_suite", lambda count: SHORT[:count])
-        yield
+short_prompts = synthetic.short_prompts(act4s_rest)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import synthetic
 from specdecode_nb import criteria
 from specdecode_nb.book import acts, published, undo
 from specdecode_nb.criteria import FAILS, HOLDS, NO_ROWS
@@ -11,18 +12,13 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u2
 from specdecode_nb.records import RowFile, check_row, load_rows
 from specdecode_nb.transaction import SCHEMES
-from synthetic import SHORT
 from test_records import row
 
 PARAMS = acts.get("act4u2").resolve({"quick": True, "prompts": 2, "tokens": 10, "block_sizes": [2, 4], "widths": [2, 5], "commits": 2})
 ARMS = ["ar", "ar_mlx_lm", *(f"{s}_k{k}" for k in (2, 4) for s in SCHEMES)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short_prompts():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(act4u2, "prompt_suite", lambda count: SHORT[:count])
-        yield
+short_prompts = synthetic.short_prompts(act4u2)
 
 
 @pytest.fixture(scope="module")

@@ -2,22 +2,18 @@
 import json
 
 import pytest
+import synthetic
 from specdecode_nb import criteria
 from specdecode_nb.book import acts, published, staging
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u6
 from specdecode_nb.records import RowFile, check_row, load_rows
-from synthetic import SHORT
 
 PARAMS = acts.get("act4u6").resolve({"quick": True}) | {"prompts": 2, "tokens": 12, "drafts": [4, 6], "repeats": 1}
 ARMS = ["ar", "uno_k4", "dec_d4v4", "uno_k4_b2", "staged_d6v4", "staged_d8v4", "staged_d6v3", "staged_d8v2", "trunc_d6v4", "trunc_d8v4"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short_prompts():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(act4u6, "prompt_suite", lambda count: SHORT[:count])
-        yield
+short_prompts = synthetic.short_prompts(act4u6)
 
 
 @pytest.fixture(scope="module")

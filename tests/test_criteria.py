@@ -4,6 +4,7 @@ import json
 import pytest
 
 from specdecode_nb import criteria
+from specdecode_nb.book import overview, published
 from specdecode_nb.criteria import FAILS, HOLDS, NO_ROWS, SPANS, Criterion, judge, table
 from specdecode_nb.errors import BadInput
 from specdecode_nb.records import RowFile
@@ -89,3 +90,19 @@ def test_rows_are_bound_to_the_rules_but_not_to_the_wording(file):
     assert first["X-1"].statement == "It is faster." and len(first) == 1
     with pytest.raises(BadInput, match="no criterion 'X-2'"):
         first["X-2"]
+
+
+@pytest.mark.parametrize("name", ["act4u2", "act4u6", "act4s_rest"])
+def test_the_claims_of_a_rule_are_published_ones(name):
+    facts = published.load(name.removesuffix("_rest")).facts
+    known = {c.id for c in facts.criteria} | {n.hypothesis for n in facts.negative_results}
+    named = {claim for c in criteria.load(name) for claim in c.claims}
+    assert named and named <= known
+
+
+def test_the_ledger_takes_every_named_claim_with_its_word():
+    own = overview.own_verdicts()
+    for name, judge_rows in overview.JUDGES.items():
+        for file in overview.rows_of(name).values():
+            for o in judge_rows(file):
+                assert all(any(o.word in text and o.criterion.statement in text for text in own[name.removesuffix("_rest"), claim]) for claim in o.criterion.claims)

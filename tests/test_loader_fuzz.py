@@ -72,24 +72,26 @@ def test_a_truncated_file(adapter_file, target_file, data):
         assert not load(path, whole[:at])
 
 
+def flipped(data, whole: bytes, low: int, high: int) -> bytes:
+    """One to four bits of the bytes ``low`` to ``high`` turned over."""
+    spoiled = bytearray(whole)
+    for at in data.draw(st.lists(st.integers(low, high), min_size=1, max_size=4)):
+        spoiled[at] ^= 1 << data.draw(st.integers(0, 7))
+    return bytes(spoiled)
+
+
 @many
 @given(st.data())
 def test_bits_flipped_in_the_header(adapter_file, data):
     whole, path = adapter_file
-    spoiled = bytearray(whole)
-    for at in data.draw(st.lists(st.integers(0, header(whole) - 1), min_size=1, max_size=4)):
-        spoiled[at] ^= 1 << data.draw(st.integers(0, 7))
-    load(path, bytes(spoiled))
+    load(path, flipped(data, whole, 0, header(whole) - 1))
 
 
 @few
 @given(st.data())
 def test_bits_flipped_in_the_header_of_a_target(target_file, data):
     whole, path = target_file
-    spoiled = bytearray(whole)
-    for at in data.draw(st.lists(st.integers(0, header(whole) - 1), min_size=1, max_size=4)):
-        spoiled[at] ^= 1 << data.draw(st.integers(0, 7))
-    load(path, bytes(spoiled))
+    load(path, flipped(data, whole, 0, header(whole) - 1))
 
 
 @few
@@ -97,11 +99,9 @@ def test_bits_flipped_in_the_header_of_a_target(target_file, data):
 def test_bits_flipped_in_the_numbers(adapter_file, data):
     """Nothing in the format can tell; the digest can. Numbers that are not finite are refused."""
     whole, path = adapter_file
-    spoiled = bytearray(whole)
-    for at in data.draw(st.lists(st.integers(header(whole), len(whole) - 1), min_size=1, max_size=4)):
-        spoiled[at] ^= 1 << data.draw(st.integers(0, 7))
-    numbers = np.frombuffer(bytes(spoiled[header(whole) :]), np.float32)
-    assert load(path, bytes(spoiled)) == bool(np.isfinite(numbers).all())
+    spoiled = flipped(data, whole, header(whole), len(whole) - 1)
+    numbers = np.frombuffer(spoiled[header(whole) :], np.float32)
+    assert load(path, spoiled) == bool(np.isfinite(numbers).all())
 
 
 @many

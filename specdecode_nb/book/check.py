@@ -28,7 +28,7 @@ def problems(rebuild: bool = False) -> list[str]:
     pairs = {act: list(pair(act)) for act in notebooks.sources()}
     found = [*data(), *strays(), *(line for lines in pairs.values() for line in lines)]
     if rebuild:
-        found += [line for lines in notebooks.each(differences, [act for act, lines in pairs.items() if not lines]) for line in lines]
+        found += [line for lines in notebooks.each(again, [act for act, lines in pairs.items() if not lines]) for line in lines]
     return found
 
 
@@ -174,29 +174,23 @@ def leaks(where: str, text: str) -> Iterator[str]:
         yield f"{where} holds the name of this host; remove its cause and build again"
 
 
-def differences(act: str) -> list[str]:
-    return list(again(act))
-
-
-def again(act: str) -> Iterator[str]:
+def again(act: str) -> list[str]:
     """Execute the notebook once more and compare it and its files byte by byte."""
+    remedy = f"run `specdecode-nb build {act}`."
     with notebooks.staging_folder() as staging:
         try:
             book = notebooks.execute(act, {}, staging, staging, f"specdecode-nb figures {act}")
         except RunFailed as failure:
-            yield str(failure)
-            return
+            return [str(failure)]
         old = nbformat.read(paths.notebooks() / f"{act}.ipynb", as_version=4)
         for number, (was, now) in enumerate(zip(old.cells, book.cells)):
             if was != now:
-                yield f"{act} gives something else at cell {number} ({next(iter(now.source.splitlines()), '')[:60]}) when it is run again; run `specdecode-nb build {act}`."
-                return
-        if notebooks.written(book) != (paths.notebooks() / f"{act}.ipynb").read_bytes():
-            yield f"notebooks/{act}.ipynb is not what the build writes; run `specdecode-nb build {act}`."
+                return [f"{act} gives something else at cell {number} ({next(iter(now.source.splitlines()), '')[:60]}) when it is run again; {remedy}"]
         made = staging / "figures"
-        for file in sorted(p.relative_to(made) for p in made.rglob("*") if p.is_file() and not p.name.startswith("numbers.")):
-            if not (paths.figures() / file).exists() or (paths.figures() / file).read_bytes() != (made / file).read_bytes():
-                yield f"figures/{file} is not what the build writes; run `specdecode-nb build {act}`."
+        pairs = {f"notebooks/{act}.ipynb": notebooks.written(book)} | {
+            f"figures/{p.relative_to(made).as_posix()}": p.read_bytes() for p in sorted(made.rglob("*")) if p.is_file() and not p.name.startswith("numbers.")}
+        return [f"{name} is not what the build writes; {remedy}" for name, data in pairs.items()
+                if not (paths.root() / name).is_file() or (paths.root() / name).read_bytes() != data]
 
 
 def name(path: Path) -> str:
