@@ -126,7 +126,7 @@ files = [(act, *found) for act in paths.ACTS for found in overview.files_of(act)
 counts = [{"passed": sum(c.passed is True for c in f.criteria), "failed": sum(c.passed is False for c in f.criteria), "not judged": sum(c.passed is None for c in f.criteria),
            "negative results": len(f.negative_results)} for f in of.values()]
 origin = [f.label.removeprefix("published: ") for f in facts.values()]
-acts = pd.concat([table[["act", "question", "verdict"]], pd.DataFrame(counts), table[["measured"]].rename(columns={"measured": "measured here"}),
+acts = pd.concat([table[["act", "question", "verdict"]], table[["measured"]].rename(columns={"measured": "measured here"}), pd.DataFrame(counts),
                   pd.DataFrame({"model, machine, date": origin})], axis=1)
 page.show(acts, "acts", "The Acts in reading order: question, published verdict word for word, criteria, negative results, and what was measured here", sources=[*ALL, *(rows for *_, rows in files)])
 
