@@ -9,22 +9,31 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u6
 from specdecode_nb.records import RowFile, check_row, load_rows
 
-PARAMS = acts.get("act4u6").resolve({"quick": True}) | {"prompts": 2, "tokens": 12, "drafts": [4, 6], "repeats": 1}
+PARAMS = acts.get("act4u6").resolve({"quick": True}) | {"prompts": 2, "tokens": 8, "drafts": [4, 6], "repeats": 1}
 ARMS = ["ar", "uno_k4", "dec_d4v4", "uno_k4_b2", "staged_d6v4", "staged_d8v4", "staged_d6v3", "staged_d8v2", "trunc_d6v4", "trunc_d8v4"]
 
 
 short_prompts = synthetic.short_prompts(act4u6)
+CONTEXTS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_contexts():
+    """The diagnostic looks at 3 contexts of a prompt instead of 9."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(act4u6, "CONTEXT", (CONTEXTS - 1) * act4u6.SPACING)
+        yield
 
 
 @pytest.fixture(scope="module")
-def measured(short_prompts, tmp_path_factory):
+def measured(short_prompts, short_contexts, tmp_path_factory):
     return load_rows(act4u6.measure(PARAMS, tmp_path_factory.mktemp("measured") / "act4u6.journal"))
 
 
 def test_every_row_of_the_three_sections_is_there(measured):
     assert [r["arm"] for r in measured.of("decode")] == ARMS * 2
     shots = {(r["prompt_id"], r["at"], r["condition"], r["draft_width"]) for r in measured.of("wide_draft")}
-    assert len(shots) == len(measured.of("wide_draft")) == 2 * 9 * (2 * 2 + 1)
+    assert len(shots) == len(measured.of("wide_draft")) == 2 * CONTEXTS * (2 * 2 + 1)
     forwards = {(r["prompt_id"], r["forward"], r["width"]) for r in measured.of("cost")}
     assert len(forwards) == len(measured.of("cost")) == 2 * (17 + 16)
     assert measured.config["reduced"] is True and measured.config["criteria"] == criteria.load("act4u6").rules
@@ -77,12 +86,12 @@ def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path, measured):
 
     def stop(at):
         def progress(done, total, label):
-            assert total == 2 * (45 + 33 + 10)
+            assert total == 2 * (5 * CONTEXTS + 33 + 10)
             if done == at:
                 raise KeyboardInterrupt
         return progress
 
-    for n, at in enumerate((30, 111)):
+    for n, at in enumerate((7, 60)):
         with pytest.raises(KeyboardInterrupt):
             act4u6.measure(PARAMS, journal, stop(at), resume=n > 0)
     first = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
