@@ -14,7 +14,7 @@ from specdecode_nb.records import RowFile, check_row, load_rows
 from specdecode_nb.transaction import SCHEMES
 from test_records import row
 
-PARAMS = acts.get("act4u2").resolve({"quick": True, "prompts": 2, "tokens": 10, "block_sizes": [2, 4], "widths": [2, 5], "commits": 2})
+PARAMS = acts.get("act4u2").resolve({"quick": True, "prompts": 2, "tokens": 7, "block_sizes": [2, 4], "widths": [2, 5], "commits": 2})
 ARMS = ["ar", "ar_mlx_lm", *(f"{s}_k{k}" for k in (2, 4) for s in SCHEMES)]
 
 

@@ -9,7 +9,7 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4u6
 from specdecode_nb.records import RowFile, check_row, load_rows
 
-PARAMS = acts.get("act4u6").resolve({"quick": True}) | {"prompts": 2, "tokens": 8, "drafts": [4, 6], "repeats": 1}
+PARAMS = acts.get("act4u6").resolve({"quick": True}) | {"prompts": 2, "tokens": 6, "drafts": [4, 6], "repeats": 1}
 ARMS = ["ar", "uno_k4", "dec_d4v4", "uno_k4_b2", "staged_d6v4", "staged_d8v4", "staged_d6v3", "staged_d8v2", "trunc_d6v4", "trunc_d8v4"]
 
 
