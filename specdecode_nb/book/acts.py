@@ -196,7 +196,7 @@ DECOUPLED = (
     *MEASURED[:2],
     Param("drafts", list, [4, 6, 8, 16], "draft widths D of the diagnostic; 4 must be one", "positions", 4, 16),
     Param("tokens", int, 64, "new tokens a prompt", "tokens", 1, 4096),
-    Param("repeats", int, 3, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("repeats", int, 2, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("cost_repeats", int, 3, "timings of every forward at each prompt's context", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     *(p for p in MEASURED if p.name in ("dtype", "measure")),
