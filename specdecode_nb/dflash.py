@@ -219,6 +219,7 @@ class DFlashDrafter:
         hidden = self.model(block, [c.bind(features) for c in self._caches])
         tokens = mx.argmax(self._head(hidden)[0], axis=-1).tolist()
         self._ids += past[len(self._ids) :]
+        self._pending = None
         return Draft(tokens, forwards=1 + int(rebuilt > 0), rows=k + rebuilt)
 
 

@@ -38,7 +38,7 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
         values = [d[name] for d in (found, nested) if d.get(name) is not None]
         if not values:
             raise refuse(f"lacks {name}, which is never guessed; copy it from the drafter's release.")
-        if any(v != values[0] for v in values):
+        if any(v != values[0] for v in values[1:]):
             raise refuse(f"gives {name} twice, as {values[0]!r} and {values[1]!r}; keep the right one.")
         return values[0]
 
@@ -63,7 +63,7 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
     if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
         raise refuse(f"has rope_parameters {rope!r}; this version supports the default kind.")
     theta = [t for t in (found.get("rope_theta"), rope.get("rope_theta")) if t is not None]
-    if not theta or any(t != theta[0] for t in theta):
+    if not theta or any(t != theta[0] for t in theta[1:]):
         raise refuse(f"gives rope_theta as {theta or 'nothing'}, which is never guessed; state it once.")
     taps = nested.get("target_layer_ids")
     if not isinstance(taps, list) or not taps:

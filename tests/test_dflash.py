@@ -30,7 +30,7 @@ def weights(config=CONFIG, seed=3, dtype=mx.float32):
 
     def draw(_, v):
         keys[0], sub = mx.random.split(keys[0])
-        return (v + 0.2 * mx.random.normal(v.shape, key=sub)).astype(dtype)
+        return (float(v.ndim == 1) + 0.2 * mx.random.normal(v.shape, key=sub)).astype(dtype)
 
     model.update(tree_map_with_path(draw, model.parameters()))
     mx.eval(model.parameters())
@@ -197,7 +197,7 @@ def test_identity_for_every_block_size(k):
     for drafter in (dflash(), Scripted(target)):
         result = generate(target, PROMPT, drafter, k=k, max_tokens=N, ignore_eos=True)
         assert result.tokens == plain(target)[:N] and consistent(result.session, len(PROMPT) - 1)
-        assert follows(drafter, result.session) == (1 if k > 1 else 1)
+        assert follows(drafter, result.session) == 1
 
 
 @pytest.mark.parametrize("scheme", ("tape", "per_token_states"))
@@ -284,13 +284,13 @@ def test_one_drafter_and_two_sessions_in_turns():
     assert [a for a, _ in pairs] == plain(target)[:12] and [b for _, b in pairs] == plain(target, PROMPT[:-1] + [77], 12)
 
 
-def test_another_session_with_the_same_ids_at_the_same_place():
-    """Ids alone do not make rows the same: they must have been read in this session."""
-    target, drafter, a, b = hybrid(), dflash(), Session(hybrid()), Session(hybrid())
-    a.feed([5, 6, 7, 8], drafter.verifier)
-    b.feed([9, 6, 7, 8], None)
-    assert follows(drafter, b) == 1 and follows(drafter, a) == 2 or drafter.context_ids == (5, 6, 7)
-    assert target.digest() == a.target.digest()
+def test_rows_of_another_session_are_not_taken_for_this_one_s():
+    """Even under the same ids: what a context holds was read in the session that it serves."""
+    drafter, a, b = dflash(), Session(hybrid()), Session(hybrid())
+    a.feed(PROMPT, drafter.verifier)
+    assert follows(drafter, a) == 1
+    b.feed(PROMPT)
+    assert follows(drafter, b) == 2 and follows(drafter, b) == 1 and follows(drafter, a) == 2
 
 
 @pytest.mark.parametrize("late", (False, True))

@@ -169,7 +169,7 @@ def test_the_command_trains_writes_and_goes_on(windows, tmp_path, monkeypatch):
     first = command(2)
     assert first["step"] == 2 and first["ended"] == "steps" and first["windows"] == 6 and (tmp_path / "out" / "model.safetensors").exists()
     second = command(4)
-    assert second["step"] == 4 and second["log"]["probe"][0] == first["log"]["probe"][0] and len(second["log"]["probe"]) == 2
+    assert second["step"] == 4 and second["best_step"] in (2, 4) and second["log"]["probe"][0] == first["log"]["probe"][0] and len(second["log"]["probe"]) == 2
     from specdecode_nb.drafters import load_drafter
 
     drafter = load_drafter(str(tmp_path / "out"), hybrid())

@@ -205,6 +205,11 @@ class Training:
         return found, found["prefix"] > best
 
     @property
+    def best_step(self) -> int:
+        """The step whose weights were written."""
+        return max(self.log["probe"], key=lambda p: p[1]["prefix"])[0]
+
+    @property
     def verdict(self) -> str | None:
         """Why training is over: "plateau" (the probe has not risen for ``patience`` probes), "steps", or None."""
         prefixes = [p["prefix"] for _, p in self.log["probe"]]
@@ -275,7 +280,7 @@ def main() -> None:
         if best:
             write_dflash(o.out, run.model, facts)
         run.save(checkpoint)
-        (o.out / "training.json").write_text(json.dumps(facts | {"seconds": round(run.seconds, 1), "ended": run.verdict, "windows": len(windows),
+        (o.out / "training.json").write_text(json.dumps(facts | {"best_step": run.best_step, "seconds": round(run.seconds, 1), "ended": run.verdict, "windows": len(windows),
                                                                  "log": run.log}, indent=1) + "\n")
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; the drafter is void.")
