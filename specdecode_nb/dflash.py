@@ -189,32 +189,38 @@ class DFlashDrafter:
         mx.eval([c.state for c in self._caches])
         self._ids += ids
 
-    def _follow(self, past: list[int]) -> tuple[mx.array | None, int]:
-        """Make the cache and the taps returned [1, n, ...] cover ``past`` exactly; also the rows forwarded for it."""
+    def _follow(self, past: list[int]) -> list[mx.array]:
+        """Cut the context to what it shares with ``past``; taps of the rows after that, if the latest forward has them."""
         held = _common(self._ids, past)
         self._cut(held)
-        if held == len(past):
-            return None, 0
-        if self._pending is not None and self._pending[0] <= held:
-            start, ids, taps = self._pending
-            if start + _common(ids, past[start:]) == len(past):
-                return mx.concatenate([t[:, held - start : len(past) - start] for t in taps], axis=-1), 0
+        if self._pending is None or self._pending[0] > held:
+            return []
+        start, ids, taps = self._pending
+        end = start + _common(ids, past[start:])
+        return [t[:, held - start : end - start] for t in taps] if end > held else []
+
+    def _rebuild(self, past: list[int]) -> None:
         self._cut(0)
         cache = self.target.make_cache()
         for first in range(0, len(past), PREFILL_ROWS):
             ids = past[first : first + PREFILL_ROWS]
             self._extend(ids, self.verifier.taps(mx.array([ids]), cache)[1])
             mx.eval([c.state for c in cache])
-        return None, len(past)
 
     def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
         """``history`` is every committed id; its last is the anchor, the others are the context."""
-        if k < 2:
-            return Draft([])
         self._serve(cache)
-        past = history[:-1]
-        taps, rebuilt = self._follow(past)
-        features = None if taps is None else self.model.features(taps)
+        past, rebuilt = history[:-1], 0
+        taps = self._follow(past)
+        held = len(self._ids) + (taps[0].shape[1] if taps else 0)
+        if k < 2:  # nothing to propose, but the rows seen must not be lost
+            if taps:
+                self._extend(past[len(self._ids) : held], taps)
+            return Draft([])
+        if held < len(past):
+            self._rebuild(past)
+            taps, rebuilt = [], len(past)
+        features = self.model.features(mx.concatenate(taps, axis=-1)) if taps else None
         block = self._embed(mx.array([[history[-1]] + [self.model.config.mask_token_id] * (k - 1)]))
         hidden = self.model(block, [c.bind(features) for c in self._caches])
         tokens = mx.argmax(self._head(hidden)[0], axis=-1).tolist()
