@@ -7,7 +7,6 @@ target's head. Configuration keys and weight names are the published ones (:mod:
 """
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,9 +15,7 @@ from .backend import mx, nn  # isort: skip
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3_next import Qwen3NextMLP
 
-from .decoder import PREFILL_ROWS
-from .drafters import Draft
-from .taps import TappedModel
+from .taps import TapDrafter
 from .targets import Target
 
 
@@ -128,108 +125,24 @@ class ContextCache(KVCache):
         self.update_and_fetch(*attention.keys_values(features, self.offset))
 
 
-def embed_and_head(target: Target) -> tuple[Callable, Callable]:
-    """The target's embedding and its head, by reference."""
-    text = target.model.language_model
-    return text.model.embed_tokens, text.model.embed_tokens.as_linear if text.args.tie_word_embeddings else text.lm_head
-
-
-class DFlashDrafter:
+class DFlashDrafter(TapDrafter):
     """Proposes ``k - 1`` tokens after the anchor in one forward of the block ``[anchor, mask, ...]`` of k rows.
-
-    The decoder sends the target's rows through :attr:`verifier`, which gives the target's own logits and keeps the taps.
-    The context remembers the ids that it stands for. Whatever happened since the last block (a rejected draft, an
-    undone cycle, rows decoded without this drafter, another session), rows that are not those of the history are
-    dropped, and when rows are missing the history is run through the target once more, which the draft counts as
-    forwards. So one drafter may serve several sessions; alternating between them is correct but pays that each time.
 
     Args:
         model: the drafter's weights, in the type of the target (:func:`specdecode_nb.dflash_files.read_dflash`).
     """
 
     def __init__(self, target: Target, model: DFlashModel, name: str = "dflash", metadata: dict | None = None):
-        self.target, self.model, self.name, self.metadata = target, model, name, metadata or {}
-        self.block_size = model.config.block_size
-        self._embed, self._head = embed_and_head(target)
-        self.verifier = TappedModel(target.model, model.config.target_layer_ids, self._receive)
-        self._caches = [ContextCache() for _ in model.layers]
-        self._ids: list[int] = []  # what the caches stand for
-        self._pending: tuple[int, list[int], list[mx.array]] | None = None  # the latest forward: start, ids, taps
-        self._owner: Callable = lambda: None  # a cache of the session that both belong to
+        super().__init__(target, model.config.target_layer_ids, [ContextCache() for _ in model.layers], name, metadata)
+        self.model, self.block_size = model, model.config.block_size
 
-    @property
-    def context_ids(self) -> tuple[int, ...]:
-        """The ids whose keys and values the draft cache holds: committed ones only."""
-        return tuple(self._ids)
-
-    def _receive(self, cache: list, start: int, ids: list[int], taps: list[mx.array]) -> None:
-        self._serve(cache)
-        if self._pending is not None and self._pending[0] + len(self._pending[1]) == start:
-            # the target has gone on from all of them (a long prefill): hold keys and values instead of taps
-            first, before, outputs = self._pending
-            if first <= len(self._ids):
-                self._cut(first)
-                self._extend(before, outputs)
-        self._pending = start, ids, taps
-
-    def _serve(self, cache: list) -> None:
-        if self._owner() is not cache[0]:
-            self._cut(0)
-            self._pending, self._owner = None, weakref.ref(cache[0])
-
-    def _cut(self, length: int) -> None:
-        del self._ids[length:]
-        for cache in self._caches:
-            cache.offset = length
-
-    def _extend(self, ids: list[int], taps: list[mx.array]) -> None:
-        features = self.model.features(mx.concatenate(taps, axis=-1))
+    def _hold(self, ids: list[int], taps: mx.array) -> None:
+        features = self.model.features(taps)
         for layer, cache in zip(self.model.layers, self._caches):
             cache.extend(layer.self_attn, features)
-        mx.eval([c.state for c in self._caches])
-        self._ids += ids
 
-    def _follow(self, past: list[int]) -> list[mx.array]:
-        """Cut the context to what it shares with ``past``; taps of the rows after that, if the latest forward has them."""
-        held = _common(self._ids, past)
-        self._cut(held)
-        if self._pending is None or self._pending[0] > held:
-            return []
-        start, ids, taps = self._pending
-        end = start + _common(ids, past[start:])
-        return [t[:, held - start : end - start] for t in taps] if end > held else []
-
-    def _rebuild(self, past: list[int]) -> None:
-        self._cut(0)
-        cache = self.target.make_cache()
-        for first in range(0, len(past), PREFILL_ROWS):
-            ids = past[first : first + PREFILL_ROWS]
-            self._extend(ids, self.verifier.taps(mx.array([ids]), cache)[1])
-            mx.eval([c.state for c in cache])
-
-    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
-        """``history`` is every committed id; its last is the anchor, the others are the context."""
-        self._serve(cache)
-        past, rebuilt = history[:-1], 0
-        taps = self._follow(past)
-        held = len(self._ids) + (taps[0].shape[1] if taps else 0)
-        if k < 2:  # nothing to propose, but the rows seen must not be lost
-            if taps:
-                self._extend(past[len(self._ids) : held], taps)
-            return Draft([])
-        if held < len(past):
-            self._rebuild(past)
-            taps, rebuilt = [], len(past)
-        features = self.model.features(mx.concatenate(taps, axis=-1)) if taps else None
-        block = self._embed(mx.array([[history[-1]] + [self.model.config.mask_token_id] * (k - 1)]))
+    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int) -> tuple[list[int], int, int]:
+        features = self.model.features(taps) if taps is not None else None
+        block = self._embed(mx.array([[anchor] + [self.model.config.mask_token_id] * (k - 1)]))
         hidden = self.model(block, [c.bind(features) for c in self._caches])
-        tokens = mx.argmax(self._head(hidden)[0], axis=-1).tolist()
-        self._ids += past[len(self._ids) :]
-        self._pending = None
-        return Draft(tokens, forwards=1 + int(rebuilt > 0), rows=k + rebuilt)
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    """Length of the common prefix."""
-    n = min(len(a), len(b))
-    return n if a[:n] == b[:n] else next(i for i in range(n) if a[i] != b[i])
+        return mx.argmax(self._head(hidden)[0], axis=-1).tolist(), 1, k

@@ -1,95 +1,23 @@
-"""The block-diffusion drafter: taps, what a block sees, a context that follows the committed prefix, identity, files."""
+"""The block-diffusion drafter: what a block sees, its arithmetic, its files."""
 import json
 from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_lm.models.base import create_attention_mask
-from specdecode_nb import decoder
-from specdecode_nb.decoder import Session, generate, stream
-from specdecode_nb.dflash import DFlashConfig, DFlashDrafter, DFlashModel, embed_and_head
+from mlx.utils import tree_flatten
+from specdecode_nb.decoder import Session, generate
+from specdecode_nb.dflash import DFlashDrafter
 from specdecode_nb.dflash_files import config_file, read_dflash, write_dflash
-from specdecode_nb.drafters import NgramDrafter, load_drafter
+from specdecode_nb.drafters import load_drafter
 from specdecode_nb.errors import BadInput
-from specdecode_nb.stops import Stops
-from specdecode_nb.taps import TappedModel
-from specdecode_nb.transaction import Transaction
-from toy import PROMPT, VOCAB, ScriptedDrafter, consistent, hybrid, plain
-
-CONFIG = DFlashConfig(hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-                      vocab_size=VOCAB, rms_norm_eps=1e-6, rope_theta=1e4, block_size=16, num_target_layers=4, target_layer_ids=(0, 2, 3),
-                      mask_token_id=1)
-N = 24
-
-
-def weights(config=CONFIG, seed=3, dtype=mx.float32):
-    """A random drafter with matrices large enough that its drafts depend on everything it reads."""
-    model, keys = DFlashModel(config), [mx.random.key(seed)]
-
-    def draw(_, v):
-        keys[0], sub = mx.random.split(keys[0])
-        return (float(v.ndim == 1) + 0.2 * mx.random.normal(v.shape, key=sub)).astype(dtype)
-
-    model.update(tree_map_with_path(draw, model.parameters()))
-    mx.eval(model.parameters())
-    return model
+from specdecode_nb.taps import embed_and_head
+from tapping import CONFIG, residuals, weights
+from toy import PROMPT, VOCAB, hybrid, plain
 
 
 def dflash(target=None, **options):
     return DFlashDrafter(target or hybrid(), weights(**options))
-
-
-class Scripted(DFlashDrafter):
-    """Reads and drafts as DFlash does, and then offers what a script says, so that every accepted count occurs."""
-
-    def __init__(self, target, counts=(1, 0, 10**6, 2), known=None, prompt_tokens=len(PROMPT)):
-        super().__init__(target, weights())
-        self.script = ScriptedDrafter(target, known or plain(hybrid()), prompt_tokens, counts, "lookup")
-
-    def draft(self, cache, history, k, cycle):
-        own = super().draft(cache, history, k, cycle)
-        return replace(own, tokens=self.script.draft(cache, history, k, cycle).tokens)
-
-
-# taps
-
-
-def residuals(target, ids):
-    """The residual stream after each layer, by hand, in one forward."""
-    text, cache = target.model.model, target.make_cache()
-    x, found = text.embed_tokens(mx.array([ids])), []
-    for layer, c in zip(text.layers, cache):
-        x = layer(x, mask=None if layer.is_linear else create_attention_mask(x, c), cache=c)
-        found.append(x)
-    return found, text.embed_tokens.as_linear(text.norm(x))
-
-
-@pytest.mark.parametrize("layers", [(0,), (3,), (0, 2, 3), (1, 2)])
-def test_taps_are_the_residual_stream_after_the_layers(layers):
-    target = hybrid()
-    wanted, logits = residuals(target, PROMPT)
-    seen = []
-    view, cache = TappedModel(target.model, layers, lambda *a: seen.append(a)), target.make_cache()
-    ours = view(mx.array([PROMPT]), cache=cache)
-    (caches, start, ids, taps), = seen
-    assert caches is cache and start == 0 and ids == PROMPT and len(taps) == len(layers)
-    for i, tap in zip(layers, taps):
-        assert np.array(tap).tobytes() == np.array(wanted[i]).tobytes(), i
-    assert np.array(ours).tobytes() == np.array(logits).tobytes() == np.array(target.model(mx.array([PROMPT]), cache=target.make_cache())).tobytes()
-    view(mx.array([[9, 8]]), cache=cache)
-    assert seen[1][1:3] == (len(PROMPT), [9, 8]) and seen[1][3][0].shape == (1, 2, 64)
-
-
-def test_tapping_leaves_the_target_as_it_is():
-    target = hybrid()
-    kinds, before = [type(layer) for layer in target.model.layers], target.digest()
-    view = TappedModel(target.model, (0, 1, 2, 3))
-    view.taps(mx.array([PROMPT]), target.make_cache())
-    assert [type(layer) for layer in target.model.layers] == kinds and target.digest() == before
-    pairs = zip(tree_flatten(target.model.parameters()), tree_flatten(view._model.parameters()), strict=True)
-    assert all(a is b for (_, a), (_, b) in pairs)
 
 
 # what a block sees
@@ -172,197 +100,6 @@ def test_the_draft_forward_by_hand(history, k):
     assert (top[:, -1] - top[:, -2]).min() > 1e-3  # no ties
     assert draft.tokens == logits.argmax(1).tolist() and draft.exact == 0 and not draft.seed_kept
     assert draft.forwards == 1 and draft.rows == k
-
-
-# the context follows the committed prefix
-
-
-def follows(drafter, session, k=6):
-    """Context and draft are those of a drafter that has just read the session's tokens from the start."""
-    fresh, live = dflash(session.target), drafter.draft(session.cache, session.tokens, k, 1)
-    cold = fresh.draft(session.cache, session.tokens, k, 1)
-    wanted = DFlashDrafter.draft(drafter, session.cache, session.tokens, k, 1).tokens if isinstance(drafter, Scripted) else live.tokens
-    past = tuple(session.tokens[:-1])
-    assert drafter.context_ids == fresh.context_ids == past
-    assert all(c.offset == len(past) for c in drafter._caches + fresh._caches)
-    for ours, theirs in zip(drafter._caches, fresh._caches):
-        for a, b in zip(ours.keys_and_values() if past else (), theirs.keys_and_values() if past else ()):
-            assert np.array(a).tobytes() == np.array(b).tobytes()
-    return wanted == cold.tokens and live.forwards
-
-
-@pytest.mark.parametrize("k", range(1, 17))
-def test_identity_for_every_block_size(k):
-    target = hybrid()
-    for drafter in (dflash(), Scripted(target)):
-        result = generate(target, PROMPT, drafter, k=k, max_tokens=N, ignore_eos=True)
-        assert result.tokens == plain(target)[:N] and consistent(result.session, len(PROMPT) - 1)
-        assert follows(drafter, result.session) == 1
-
-
-@pytest.mark.parametrize("scheme", ("tape", "per_token_states"))
-@pytest.mark.parametrize("other", [dict(seed=1, value_heads=2), dict(seed=2, dtype="bfloat16"), dict(seed=3, value_heads=6)])
-def test_identity_on_other_targets(other, scheme):
-    target = hybrid(**other)
-    drafter = dflash(target, dtype=getattr(mx, target.dtype))
-    result = generate(target, PROMPT, drafter, k=5, max_tokens=N, ignore_eos=True, scheme=scheme)
-    assert result.tokens == plain(target)[:N] and consistent(result.session, len(PROMPT) - 1)
-
-
-@pytest.mark.parametrize("k", (2, 5, 8))
-def test_every_accepted_count(k):
-    target = hybrid()
-    for count in range(k):
-        drafter = Scripted(target, (count,))
-        result = generate(target, PROMPT, drafter, k=k, max_tokens=3 * (count + 1) + k, ignore_eos=True)
-        assert result.tokens == plain(target)[: len(result.tokens)]
-        assert result.stats.accepted_per_cycle[:3] == [count] * 3 and result.stats.committed_per_cycle[:3] == [count + 1] * 3
-        assert follows(drafter, result.session) == 1
-
-
-def test_accounting():
-    """One draft forward of k rows and one verify forward of k rows a cycle; nothing is run again."""
-    target, k = hybrid(), 5
-    s = generate(target, PROMPT, Scripted(target, (2,)), k=k, max_tokens=12, ignore_eos=True).stats
-    assert s.committed_per_cycle[:3] == [3, 3, 3] and s.offered_per_cycle[:2] == [k - 1] * 2
-    widths = [n + 1 for n in s.offered_per_cycle]
-    assert s.forwards == 1 + s.cycles + sum(w > 1 for w in widths) and s.forward_tokens == len(PROMPT) - 1 + sum(w + (w if w > 1 else 0) for w in widths)
-
-
-def test_the_draft_cache_is_as_long_as_the_committed_prefix_in_every_cycle():
-    target, lengths = hybrid(), []
-
-    class Watched(Scripted):
-        def draft(self, cache, history, k, cycle):
-            made = super().draft(cache, history, k, cycle)
-            if k > 1:
-                lengths.append((len(history) - 1, len(self.context_ids), cache[0].offset, *(c.offset for c in self._caches)))
-                assert list(self.context_ids) == history[:-1]
-            return made
-
-    generate(target, PROMPT, Watched(target), k=6, max_tokens=40, ignore_eos=True)
-    assert len(lengths) > 8 and all(len(set(row)) == 1 for row in lengths)
-
-
-def test_a_long_prompt_becomes_keys_and_values_in_parts(monkeypatch):
-    target, prompt = hybrid(), [int(i) for i in np.random.default_rng(1).integers(2, VOCAB, 23)]
-    monkeypatch.setattr(decoder, "PREFILL_ROWS", 4)
-    drafter = dflash()
-    session = Session(target)
-    session.feed(prompt, drafter.verifier)
-    assert len(drafter.context_ids) == 20 and len(drafter._pending[1]) == 2
-    assert follows(drafter, session) == 1
-    assert generate(target, prompt, drafter, k=4, max_tokens=9, ignore_eos=True).tokens == plain(target, prompt, 9)
-
-
-@pytest.mark.parametrize("prompt", ([77], PROMPT))
-def test_a_session_that_goes_on(prompt):
-    target, session = hybrid(), Session(hybrid())
-    drafter = dflash()
-    for _ in range(3):
-        result = generate(target, prompt, drafter, k=4, max_tokens=7, ignore_eos=True, session=session)
-        assert result.tokens == plain(target, session.tokens[:-7], 7) and follows(drafter, session) == 1
-
-
-@pytest.mark.parametrize("between", [None, NgramDrafter(1)])
-def test_rows_decoded_without_the_drafter_are_read_again(between):
-    """The one case with a second forward over the past, and the draft says so."""
-    target, session, drafter = hybrid(), Session(hybrid()), dflash()
-    generate(target, PROMPT, drafter, k=4, max_tokens=7, ignore_eos=True, session=session)
-    generate(target, [65], between, k=4, max_tokens=7, ignore_eos=True, session=session)
-    held = len(session.tokens)
-    draft = drafter.draft(session.cache, session.tokens, 4, 1)
-    assert draft.forwards == 2 and draft.rows == 4 + held - 1 and follows(drafter, session) == 1
-    assert consistent(session)
-
-
-def test_one_drafter_and_two_sessions_in_turns():
-    target, drafter = hybrid(), dflash()
-    one = stream(target, PROMPT, drafter, k=4, max_tokens=12, ignore_eos=True)
-    two = stream(target, PROMPT[:-1] + [77], drafter, k=4, max_tokens=12, ignore_eos=True)
-    pairs = [(a.token, b.token) for a, b in zip(one, two)]
-    assert [a for a, _ in pairs] == plain(target)[:12] and [b for _, b in pairs] == plain(target, PROMPT[:-1] + [77], 12)
-
-
-def test_rows_of_another_session_are_not_taken_for_this_one_s():
-    """Even under the same ids: what a context holds was read in the session that it serves."""
-    drafter, a, b = dflash(), Session(hybrid()), Session(hybrid())
-    a.feed(PROMPT, drafter.verifier)
-    assert follows(drafter, a) == 1
-    b.feed(PROMPT)
-    assert follows(drafter, b) == 2 and follows(drafter, b) == 1 and follows(drafter, a) == 2
-
-
-@pytest.mark.parametrize("late", (False, True))
-@pytest.mark.parametrize("where", ("verifier", "draft", "admit", "commit"))
-def test_a_failure_anywhere(where, late, monkeypatch):
-    """After it the session is at a committed prefix, goes on, and so does the context."""
-    target = hybrid()
-
-    def failing(real, at):
-        calls = [0]
-
-        def wrapped(*args, **kwargs):
-            calls[0] += 1
-            if calls[0] == at and not late:
-                raise ValueError("injected")
-            result = real(*args, **kwargs)
-            if calls[0] == at:
-                raise ValueError("injected")
-            return result
-
-        return wrapped
-
-    for at in (1, 2, 4):
-        session, drafter = Session(target), Scripted(target)
-        with monkeypatch.context() as patch:
-            owner, name = {"verifier": (drafter, "verifier"), "draft": (drafter, "draft"), "admit": (Stops, "admit"),
-                           "commit": (Transaction, "commit")}[where]
-            patch.setattr(owner, name, failing(getattr(owner, name), at))
-            with pytest.raises(ValueError, match="injected"):
-                generate(target, PROMPT, drafter, k=4, max_tokens=20, ignore_eos=True, session=session)
-        assert consistent(session)
-        if session.tokens:
-            assert follows(drafter, session) >= 1
-        done = list(session.tokens)
-        other = dflash() if at == 2 else drafter
-        other.script = ScriptedDrafter(target, [3] * 40, len(done) + 2, (0,), "lookup")
-        result = generate(target, [65, 66], other, k=4, max_tokens=6, ignore_eos=True, session=session)
-        assert result.tokens == plain(target, [*done, 65, 66], 6) and consistent(session) and follows(other, session) == 1
-
-
-def test_a_failure_inside_the_draft_forward(monkeypatch):
-    target, drafter, session = hybrid(), dflash(), Session(hybrid())
-    generate(target, PROMPT, drafter, k=4, max_tokens=5, ignore_eos=True, session=session)
-    for name in ("_head", "_embed"):
-        with monkeypatch.context() as patch:
-            patch.setattr(drafter, name, lambda x: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                generate(target, [4], drafter, k=4, max_tokens=5, ignore_eos=True, session=session)
-        assert follows(drafter, session) == 1 and consistent(session)
-
-
-@pytest.mark.parametrize("stop_after", range(1, 9))
-def test_stop_and_closed_stream(stop_after):
-    target = hybrid()
-    drafter, session = Scripted(target), Session(target)
-    events = stream(target, PROMPT, drafter, k=5, max_tokens=20, ignore_eos=True, session=session)
-    for _ in range(stop_after):
-        next(events)
-    events.close()
-    assert consistent(session) and follows(drafter, session) == 1
-    eos = replace(target, tokenizer=type(target.tokenizer)((plain(target)[stop_after],)))
-    ended = Scripted(eos)
-    result = generate(eos, PROMPT, ended, k=5, max_tokens=20)
-    assert result.finish_reason == "stop" and result.tokens == plain(target)[: len(result.tokens)] and follows(ended, result.session) == 1
-
-
-def test_plain_decoding_and_other_drafters_are_not_tapped(monkeypatch):
-    monkeypatch.setattr(TappedModel, "taps", lambda *a: 1 / 0)
-    for drafter in (None, NgramDrafter(1)):
-        generate(hybrid(), PROMPT, drafter, max_tokens=4, ignore_eos=True)
-    with pytest.raises(ZeroDivisionError):
-        generate(hybrid(), PROMPT, dflash(), max_tokens=4, ignore_eos=True)
 
 
 def test_blocks_wider_than_trained_are_refused():

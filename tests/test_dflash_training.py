@@ -8,9 +8,10 @@ import pytest
 from mlx.utils import tree_flatten
 from specdecode_nb.decoder import Session
 from specdecode_nb.dflash import DFlashDrafter
-from specdecode_nb.train import dflash
+from specdecode_nb.taps import TappedModel
+from specdecode_nb.train import dflash, tapped
 from specdecode_nb.train.uno import own_windows
-from test_dflash import weights
+from tapping import weights
 from toy import VOCAB, hybrid
 
 PREFIX, LENGTH = 6, 40
@@ -27,7 +28,7 @@ def windows():
 
 @pytest.fixture(scope="module")
 def rows(windows, tmp_path_factory):
-    return dflash.tapped_rows(hybrid(), windows, RECIPE.taps, tmp_path_factory.mktemp("taps") / "taps.npy", batch=3, say=quiet)
+    return tapped.tapped_rows(hybrid(), windows, RECIPE.taps, tmp_path_factory.mktemp("taps") / "taps.npy", batch=3, say=quiet)
 
 
 def quiet(*_, **__):
@@ -36,7 +37,7 @@ def quiet(*_, **__):
 
 def exact(windows):
     """Tapped rows in float32, [P, W, width]."""
-    return mx.concatenate(dflash.TappedModel(hybrid().model, RECIPE.taps).taps(mx.array(windows.astype(np.int32)), hybrid().make_cache())[1], axis=-1)
+    return mx.concatenate(TappedModel(hybrid().model, RECIPE.taps).taps(mx.array(windows.astype(np.int32)), hybrid().make_cache())[1], axis=-1)
 
 
 def test_tapped_rows_are_those_of_the_target(windows, rows):
@@ -92,14 +93,14 @@ def test_the_loss_by_hand(windows):
 
 
 def test_batches_are_own_text_and_a_function_of_seed_and_step(windows, rows):
-    seen = set()
+    seen, run = set(), dflash.Training(hybrid(), RECIPE)
     for step in range(60):
-        taps, ids, anchors, block = dflash.batch_of(RECIPE, step, rows, windows, PREFIX)
+        taps, ids, anchors, block = run.batch(step, rows, windows, PREFIX)
         assert block == RECIPE.blocks[step % 2] and taps.shape == (3, LENGTH, 192) and anchors.shape == (3, 72 // (3 * block))
         seen |= {(int(a), block) for a in np.array(anchors).ravel()}
     # the anchor may be the last token of the prompt; the last label may be the last token of the window
     assert min(a for a, _ in seen) == PREFIX - 1 and {max(a for a, b in seen if b == n) for n in (3, 4)} == {LENGTH - 3, LENGTH - 4}
-    again = dflash.batch_of(RECIPE, 59, rows, windows, PREFIX)
+    again = run.batch(59, rows, windows, PREFIX)
     assert all(np.array_equal(np.array(x), np.array(y)) for x, y in zip(again[:3], (taps, ids, anchors)))
 
 
@@ -119,7 +120,7 @@ def test_training_lowers_the_loss_and_goes_on_bit_for_bit(windows, rows, tmp_pat
     a, b = state(whole), state(second)
     assert a.keys() == b.keys() and all(a[k].tobytes() == b[k].tobytes() for k in a)
     assert hybrid().digest() == before
-    batch = dflash.batch_of(RECIPE, 998, rows, windows[2:], PREFIX)
+    batch = whole.batch(998, rows, windows[2:], PREFIX)
     fresh = dflash.Training(hybrid(), RECIPE)
     assert dflash.block_loss(whole.model, hybrid(), *batch).item() < 0.9 * dflash.block_loss(fresh.model, hybrid(), *batch).item()
     with pytest.raises(ValueError, match="another recipe"):
@@ -136,7 +137,7 @@ def test_the_probe_is_decoding_with_the_weights_that_are_written(windows):
     assert best and found["block"] == 4 and len(found["reach"]) == 3 and found["cycles"] > 10
     assert found["prefix"] == pytest.approx(sum(found["reach"]), abs=2e-3)
     assert run.probe(prompts) == (found, False)
-    copy = dict(tree_flatten(dflash.shipped(run.model).parameters()))
+    copy = dict(tree_flatten(tapped.shipped(run.model).parameters()))
     assert all(np.array_equal(np.array(copy[k]), np.array(v.astype(mx.bfloat16).astype(mx.float32)))
                for k, v in tree_flatten(run.model.parameters()))
 
@@ -153,17 +154,17 @@ def test_the_probe_decides_when_it_is_done():
 
 
 def test_the_command_trains_writes_and_goes_on(windows, tmp_path, monkeypatch):
-    monkeypatch.setattr(dflash, "load_target", lambda name: hybrid())
-    monkeypatch.setattr(dflash, "PREFIX", PREFIX)
-    monkeypatch.setattr(dflash, "HELD_OUT", 2)
-    monkeypatch.setattr(dflash.Training.run, "__defaults__", (PREFIX, quiet))
+    monkeypatch.setattr(tapped, "load_target", lambda name: hybrid())
+    monkeypatch.setattr(tapped, "PREFIX", PREFIX)
+    monkeypatch.setattr(tapped, "HELD_OUT", 2)
+    monkeypatch.setattr(tapped.Training.run, "__defaults__", (PREFIX, quiet))
     np.save(tmp_path / "own.npy", windows)
 
     def command(steps):
         monkeypatch.setattr("sys.argv", ["train", *(str(tmp_path / n) for n in ("out", "work", "corpus")), "--windows", str(tmp_path / "own.npy"),
                                          "--layers", "1", "--mlp", "64", "--blocks", "4", "--windows-a-step", "3", "--rows", "48", "--steps", str(steps),
                                          "--probe-every", "2", "--probe-block", "4", "--probe-tokens", "8", "--patience", "9"])
-        dflash.main()
+        tapped.command("", dflash.Training, dflash.Recipe)
         return json.loads((tmp_path / "out" / "training.json").read_text())
 
     first = command(2)
