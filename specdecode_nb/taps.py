@@ -120,9 +120,10 @@ class TapDrafter:
         if self._pending is not None and self._pending[0] + len(self._pending[1]) == start:
             # the target has gone on from all of them (a long prefill): hold keys and values instead of taps
             first, before, outputs = self._pending
-            self._cut(first)
-            if len(self._ids) == first:
-                self._extend(before, outputs)
+            known = _common(self._ids[first:], before)
+            self._cut(first + known)
+            if len(self._ids) == first + known < start:
+                self._extend(before[known:], [t[:, known:] for t in outputs])
         self._pending = start, ids, taps
 
     def _serve(self, cache: list) -> None:

@@ -76,7 +76,7 @@ def test_acceptance_by_hand():
     asked = trace(rule, guesses(4, 4, 3, 3, "all", "all", 7, "all", *["all"] * 20))
     assert asked[:9] == [16, 16, 8, 8, 6, 6, 8, 8, 10] and max(asked) == asked[-1] == 16
     assert trace(ByAcceptance(8, window=1), guesses(0, 0, 0)) == [8, 4, 4, 4]  # 8 halves; 4 is the floor
-    assert trace(ByAcceptance(7, window=1), guesses(0, 6)) == [7, 5, 7]
+    assert trace(ByAcceptance(7, window=1), guesses(0, "all")) == [7, 5, 7]
     assert trace(ByAcceptance(8, window=1), guesses(5)) == [8, 8]  # 5 of 7: between .50 and .85
 
 

@@ -66,7 +66,7 @@ def follows(drafter, session, k=6):
     assert live.tokens == cold.tokens and drafter.context_ids == fresh.context_ids == past
     assert all(c.offset == held(kind, len(past)) for c in drafter._caches + fresh._caches)
     for ours, theirs in zip(drafter._caches, fresh._caches):
-        for a, b in zip(*([] if c.offset == 0 else [v[..., : c.offset, :] for v in c.state] for c in (ours, theirs))):
+        for a, b in zip(*([] if c.offset == 0 else [v[..., : c.offset, :] for v in (c.keys, c.values)] for c in (ours, theirs))):
             assert np.array(a).tobytes() == np.array(b).tobytes()
     return live.forwards - (own_forwards(kind, k) if live.tokens else 0)
 
@@ -118,8 +118,9 @@ def test_accounting(kind):
     assert s.forwards == 1 + s.cycles + sum(own_forwards(kind, w) for w in widths if w > 1)
     if kind == "dflash":
         assert s.forward_tokens == len(PROMPT) - 1 + sum(w + (w if w > 1 else 0) for w in widths)
-    else:  # the rows of a chain, and those that the layer reads of what was committed since
-        assert s.forward_tokens == 2 * (len(PROMPT) - 1) + sum(w + (w - 1 if w > 1 else 0) for w in widths) + sum(s.committed_per_cycle[:-1])
+    else:  # the links of a chain, and the rows that the layer reads of what was committed since
+        read = [len(PROMPT) - 2, *s.committed_per_cycle]
+        assert s.forward_tokens == len(PROMPT) - 1 + sum(widths) + sum(w - 1 + n for w, n in zip(widths, read) if w > 1)
 
 
 def test_the_draft_cache_is_as_long_as_the_committed_prefix_in_every_cycle(kind):
