@@ -57,7 +57,9 @@ def main() -> int:
     extras = [] if DARWIN else ["cpu"]
     if sys.argv[1] in ("test", "check"):
         python = environment(".venv-test", [*extras, "dev"])
-        rest = ["-m", "pytest", *sys.argv[2:]] if sys.argv[1] == "test" else ["-m", "specdecode_nb", "check"]
+        # tests run single-threaded on the reference BLAS, so one worker a core
+        rest = ["-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", *sys.argv[2:]]
+        rest = rest if sys.argv[1] == "test" else ["-m", "specdecode_nb", "check"]
     else:
         python = environment(".venv", extras)
         rest = ["-m", "specdecode_nb", *sys.argv[1:]]

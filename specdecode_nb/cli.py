@@ -132,10 +132,11 @@ def run(options) -> int:
     out.mkdir(parents=True, exist_ok=True)
     changed = {name: value for name, value in params.items() if value != act.defaults[name]}
     words = [f"-p {name}={acts.text_of(value)}" for name, value in given.items() if name != "rows"]
-    for path in execute(act.id, changed, out, " ".join([PROGRAM, "run", act.id, *words])):
-        print(shown(path))
-    if measuring:
-        print(shown(out / params["rows"]))
+    written = [*execute(act.id, changed, out, " ".join([PROGRAM, "run", act.id, *words]))]
+    written += [out / params["rows"]] if measuring else []
+    lines = [shown(p) for p in written if p.parent == out]  # of what lies deeper, the folders
+    for line in lines + [f"{shown(d)}{os.sep}" for d in dict.fromkeys(p.parent for p in written if p.parent != out)]:
+        print(line)
     return 0
 
 

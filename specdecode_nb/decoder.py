@@ -7,7 +7,7 @@ scheme "rewind", which is close).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from .drafters import Draft
@@ -36,14 +36,15 @@ class Session:
     def __post_init__(self):
         self.cache = self.cache or self.target.make_cache()
 
-    def feed(self, ids: Sequence[int]) -> int:
-        """Append ``ids`` and prefill all of them but the last; returns the rows forwarded."""
+    def feed(self, ids: Sequence[int], forward: Callable | None = None) -> int:
+        """Append ``ids`` and prefill all of them but the last, with ``forward`` or the target's model; returns the rows forwarded."""
+        forward = forward or self.target.model
         pending = self.tokens[-1:] + list(ids)
         rows = pending[:-1]
         saved = snapshot(self.cache)
         try:
             for start in range(0, len(rows), PREFILL_ROWS):
-                self.target.model(mx.array([rows[start : start + PREFILL_ROWS]]), cache=self.cache)
+                forward(mx.array([rows[start : start + PREFILL_ROWS]]), cache=self.cache)
                 mx.eval([c.state for c in self.cache])
         except BaseException:
             restore(self.cache, saved)
@@ -189,6 +190,12 @@ class _Run:
             raise BadInput(f"The drafter is {drafter!r}; make one with load_drafter, or give None to decode plainly.")
         if getattr(drafter, "target", target) is not target:
             raise BadInput(f"The drafter {drafter.name!r} was made for another target; load it for this one.")
+        widest = getattr(drafter, "block_size", float("inf"))
+        asked = k.widest if isinstance(k, Policy) else k
+        if isinstance(asked, int) and asked > widest:
+            raise BadInput(f"k is {asked}, but the drafter {drafter.name!r} was trained for blocks of at most {widest}; give that or less.")
+        # a drafter that reads the target's layers sees its rows pass, with the logits of the target itself
+        self.forward = getattr(drafter, "verifier", target.model)
         self.ids = check(target, prompt, k, max_tokens, temperature, seed, scheme, earlier)
         self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
         self.target, self.drafter, self.scheme, self.seed = target, drafter, scheme, seed
@@ -206,7 +213,7 @@ class _Run:
         rounds = self._plain() if self.drafter is None else self._speculative()
         try:
             began = time.perf_counter()
-            rows = self.session.feed(self.ids)
+            rows = self.session.feed(self.ids, self.forward)
             s = self.stats
             s.prefill_seconds = time.perf_counter() - began
             s.forwards, s.forward_tokens = int(rows > 0), rows
@@ -285,7 +292,7 @@ class _Run:
             rows = draft.tokens if draft.seed_kept else session.tokens[-1:] + draft.tokens
             again = (lambda n: self.target.model(mx.array([rows[:n]]), cache=session.cache)) if self.scheme == "replay" else None
             with Transaction(session.cache, self.scheme, rerun=again) as tx:
-                logits = self.target.model(mx.array([rows]), cache=session.cache)[0]
+                logits = self.forward(mx.array([rows]), cache=session.cache)[0]
                 best = mx.argmax(logits, axis=-1)
                 mx.eval(best)
                 if self.policy is not None and self.policy.wants_entropy:

@@ -10,10 +10,10 @@ from .backend import mx
 from .errors import BadInput, nearest
 from .lora import load_adapter
 from .streams import BENCH_NOISE, stream_seed
-from .targets import Target
+from .targets import Target, tensor_names
 from .transaction import SCHEMES, Transaction
 
-NAMES = ("uno", "ngram", "random")
+NAMES = ("uno", "dflash", "mtp", "ngram", "random")
 NOISE_SEED = 20260905  # the published stream of the benchmark
 
 
@@ -137,9 +137,10 @@ class RandomDrafter:
 
 
 def load_drafter(name: str | None, target: Target, **options):
-    """A drafter by name (``uno``, ``ngram``, ``random``) or the path of an adapter file; None decodes plainly.
+    """A drafter by name (``uno``, ``dflash``, ``mtp``, ``ngram``, ``random``) or path; None decodes plainly.
 
-    Options: ``keep_seed``, ``noise_seed``, ``scheme``, ``passes``, ``confidence`` (uno or a path), ``order`` (ngram), ``seed`` (random).
+    A path is the file of an adapter or of an MTP drafter, or the folder of a DFlash drafter. Options: ``keep_seed``, ``noise_seed``, ``scheme``,
+    ``passes``, ``confidence`` (uno or an adapter), ``order`` (ngram), ``seed`` (random).
 
     Raises:
         BadInput: unknown name, no such drafter for this target, a file that does not fit it, an unknown option.
@@ -151,15 +152,43 @@ def load_drafter(name: str | None, target: Target, **options):
             return NgramDrafter(**options)
         if name == "random":
             return RandomDrafter(target.vocab_size, **options)
-        path = paths.models() / target.name / "uno.safetensors" if name == "uno" else Path(name)
+        if name == "dflash" or (Path(name) / "config.json").is_file():
+            return _dflash(name, target, **options)
+        path = paths.models() / target.name / f"{name}.safetensors" if name in ("uno", "mtp") else Path(name)
         if not path.is_file():
-            if name == "uno":
-                raise BadInput(f"There is no uno drafter for target {target.name!r}; train one or choose ngram or random.")
-            raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of an adapter file.")
+            if name in ("uno", "mtp"):
+                raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
+            raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")
+        if name == "mtp" or any(tensor.startswith("mtp.") for tensor in tensor_names(path)):
+            return _mtp(name, path, target, **options)
         model, gate, metadata = load_adapter(path, target.model)
-        wanted = metadata.get("target_digest")
-        if wanted and target.dtype == "float32" and wanted != target.digest():
-            raise BadInput(f"The adapter {path.name!r} was trained for another target (digest {wanted[:12]}); use that one.")
+        _same_target(f"adapter {path.name!r}", metadata, target)
         return UnoDrafter(target, model, gate, name="uno" if name == "uno" else path.stem, metadata=metadata, **options)
     except TypeError as error:
         raise BadInput(f"Drafter {name!r} does not take these options ({error}).") from None
+
+
+def _dflash(name: str, target: Target):
+    from .dflash import DFlashDrafter  # which takes Draft from here
+    from .dflash_files import read_dflash
+
+    folder = paths.models() / target.name / "dflash" if name == "dflash" else Path(name)
+    if not folder.is_dir():
+        raise BadInput(f"There is no dflash drafter for target {target.name!r}; train one or choose ngram or random.")
+    model, metadata = read_dflash(folder, target)
+    _same_target(f"drafter {folder.name!r}", metadata, target)
+    return DFlashDrafter(target, model, name="dflash" if name == "dflash" else folder.resolve().name, metadata=metadata)
+
+
+def _mtp(name: str, path: Path, target: Target):
+    from .mtp import MTPDrafter, read_mtp
+
+    model, metadata = read_mtp(path, target)
+    _same_target(f"drafter {path.name!r}", metadata, target)
+    return MTPDrafter(target, model, metadata["depth"], name="mtp" if name == "mtp" else path.stem, metadata=metadata)
+
+
+def _same_target(what: str, metadata: dict, target: Target) -> None:
+    wanted = metadata.get("target_digest")
+    if wanted and target.dtype == "float32" and wanted != target.digest():
+        raise BadInput(f"The {what} was trained for another target (digest {wanted[:12]}); use that one.")

@@ -129,7 +129,8 @@ class ByConditionalValue(Policy):
     The acceptance of a position is counted only where the cycle reached it; after ``trust`` visits it is believed, before that it
     is taken from the deepest believed one, or as certain. Blocks reach at most one slot beyond the believed ones. While the choice
     stays the same, the next wider block is probed after 4, 8, ... up to ``rarest`` cycles, so that plain steps are no dead end.
-    ``costs``: milliseconds of a cycle by width, 0 included; other widths are interpolated. For drafters with an exact first token.
+    ``costs``: milliseconds of a cycle by width, 0 included; other widths are interpolated. ``exact``: leading proposals that are
+    the target's own (1 for uno, 0 for drafters that guess the token after the seed as well).
     """
 
     costs: Mapping[int, float]
@@ -138,6 +139,7 @@ class ByConditionalValue(Policy):
     trust: int = 10
     first: int = 4
     rarest: int = 512
+    exact: int = 1
 
     def __post_init__(self):
         known = sorted(self.costs)
@@ -148,7 +150,7 @@ class ByConditionalValue(Policy):
 
     def expected(self, k: int) -> float:
         """Tokens that a cycle of width k is believed to commit."""
-        total, reach, believed = 1.0 + (k > 0), 1.0, 1.0
+        total, reach, believed = 1.0 + (self.exact if k else 0), 1.0, 1.0
         for rate, visits in self._slots[: max(0, k - 1)]:
             believed = rate if visits >= self.trust else believed
             reach *= believed
@@ -174,3 +176,96 @@ class ByConditionalValue(Policy):
         if self._since >= self._wait:
             self._next = min((k for k in self.allowed if k > best), default=best)
             self._wait, self._since = min(self.rarest, 2 * self._wait), 0
+
+
+@dataclass
+class ByAcceptance(Policy):
+    """The rule of mlx-vlm (peers 6): no costs, no way to zero, compared here and not recommended.
+
+    Over the last ``window`` cycles: acceptance below .30 or fewer than 2 accepted a cycle halves a block of 8 or more and takes
+    2 from a smaller one; below .50 takes 2; .85 and 75 % full hits add 2. The window starts again after a change.
+    """
+
+    start: int = 16
+    floor: int = 4
+    window: int = 8
+    _seen: list[tuple[int, int]] = field(default_factory=list, init=False)
+    _width: int = field(default=0, init=False)
+
+    def __post_init__(self):
+        self._width = self.start
+
+    @property
+    def widest(self) -> int:
+        return self.start
+
+    def width(self) -> int:
+        return self._width
+
+    def observe(self, cycle: Cycle) -> None:
+        if not cycle.offered:
+            return
+        self._seen = [*self._seen, (cycle.offered, cycle.accepted)][-self.window :]
+        if len(self._seen) < self.window:
+            return
+        offered, accepted = (sum(v) for v in zip(*self._seen))
+        full = sum(o == a for o, a in self._seen) / self.window
+        k = self._width
+        if accepted / offered < 0.3 or accepted / self.window < 2:
+            k = k // 2 if k >= 8 else k - 2
+        elif accepted / offered < 0.5:
+            k -= 2
+        elif accepted / offered >= 0.85 and full >= 0.75:
+            k += 2
+        k = min(max(k, self.floor), self.start)
+        if k != self._width:
+            self._width, self._seen = k, []
+
+
+@dataclass
+class ByProbing(Policy):
+    """The rule of dflash-mlx (peers 6): the full block until it disappoints, then a short one with probes of the full one.
+
+    Four full cycles below .75 accepted of emitted, or below 3.5 tokens a cycle, make the next 64 short. Then 8 full ones are tried
+    (or 4 after 16 short ones of which 6 of the last 8 were accepted whole, once); they bring the full block back at .80,
+    3.5 tokens a cycle and no fewer tokens a millisecond than the short one by ``costs``.
+    """
+
+    costs: Mapping[int, float]
+    full: int = 16
+    short: int = 4
+    _mode: str = field(default="full", init=False)
+    _seen: list[Cycle] = field(default_factory=list, init=False)  # of the mode that is on
+    _probe: int = field(default=8, init=False)
+    _early: bool = field(default=True, init=False)
+    _slow: float = field(default=0.0, init=False)  # tokens a millisecond of the short block
+
+    @property
+    def widest(self) -> int:
+        return self.full
+
+    def width(self) -> int:
+        return self.short if self._mode == "short" else self.full
+
+    def _turn(self, mode: str) -> None:
+        self._mode, self._seen = mode, []
+
+    def observe(self, cycle: Cycle) -> None:
+        if not cycle.offered or self.full <= self.short:
+            return
+        self._seen.append(cycle)
+        n, last = len(self._seen), self._seen[-4:]
+        rate = lambda cycles: sum(c.accepted for c in cycles) / max(1, sum(c.committed for c in cycles))  # noqa: E731
+        tokens = lambda cycles: sum(c.committed for c in cycles) / len(cycles)  # noqa: E731
+        if self._mode == "full":
+            if n >= 4 and (rate(last) < 0.75 or tokens(last) < 3.5):
+                self._turn("short")
+        elif self._mode == "short":
+            early = self._early and n == 16 and sum(c.accepted == c.offered for c in self._seen[-8:]) >= 6
+            if early or n == 64:
+                self._slow, self._probe, self._early = tokens(self._seen) / self.costs[self.short], 4 if early else 8, self._early and not early
+                self._turn("probe")
+        elif n == self._probe:
+            good = rate(self._seen) >= 0.8 and tokens(self._seen) >= 3.5 and tokens(self._seen) / self.costs[self.full] >= self._slow
+            self._early = self._early or good
+            self._turn("full" if good else "short")

@@ -153,6 +153,15 @@ def take_over(model) -> None:
     model.make_cache = lambda: [RecurrentCache() if is_linear else KVCache() for is_linear in linear]
 
 
+def tensor_names(path: Path) -> list[str]:
+    """What a safetensors file holds, by its header alone; nothing if it has none (reading it says what is wrong)."""
+    try:
+        with safe_open(str(path), framework="numpy") as handle:
+            return list(handle.keys())
+    except (SafetensorError, OSError):
+        return []
+
+
 def read_safetensors(path: Path) -> dict:
     """All tensors of a file, after its header has been checked against its size; numbers are finite. Raises BadInput."""
     try:

@@ -8,12 +8,13 @@ from specdecode_nb import streams
 from specdecode_nb.decoder import generate
 from specdecode_nb.drafters import NgramDrafter, UnoDrafter
 from specdecode_nb.errors import BadInput
-from specdecode_nb.policies import ByConditionalValue, ByEntropy, ByExpectedValue, BySurvival, Cycle, Fixed, Policy
+from specdecode_nb.policies import ByAcceptance, ByConditionalValue, ByEntropy, ByExpectedValue, ByProbing, BySurvival, Cycle, Fixed, Policy
 from toy import PROMPT, VOCAB, ScriptedDrafter, adapter, consistent, hybrid, plain, uno
 
 COSTS = {0: 1.0, 1: 1.9, 2: 2.0, 4: 2.3, 8: 3.1}
 RULES = {"entropy": ByEntropy((2, 4, 8), low=2.0, high=4.0), "survival": BySurvival(), "value": ByExpectedValue(COSTS, samples=1, probe=4),
-         "conditional": ByConditionalValue(COSTS, trust=2, first=2)}
+         "conditional": ByConditionalValue(COSTS, trust=2, first=2), "acceptance": ByAcceptance(8, window=2),
+         "probing": ByProbing(COSTS, full=8, short=2)}
 
 
 def trace(rule, cycles):
@@ -55,6 +56,41 @@ def test_conditional_value_by_hand():
     two cycles later a probe is accepted, 2.4/2.3 is above it, and drafting goes on. The third width is the first probe."""
     rule = ByConditionalValue({0: 1.0, 2: 2.3, 3: 3.0}, allowed=(0, 2, 3), trust=2, first=2)
     assert trace(rule, accepts(1, 0, 0, 0, 0, 1)) == [2, 2, 3, 2, 0, 2, 2]
+
+
+def test_conditional_value_of_a_drafter_without_an_exact_token():
+    rule = ByConditionalValue({0: 1.0, 4: 2.0}, allowed=(0, 4), trust=1, exact=0)
+    assert (rule.expected(0), rule.expected(1), rule.expected(4)) == (1.0, 1.0, 4.0) and rule.width() == 0
+    # no position is believed yet, so the widest that may be tried is one beyond none
+    assert ByConditionalValue({0: 1.0, 2: 1.5}, allowed=(0, 2), exact=0).width() == 2
+
+
+def guesses(*accepted):
+    """Cycles of a drafter that guesses every token after the seed; "all" is a full hit."""
+    return [lambda k, a=a: Cycle(k, k - 1, k - 1 if a == "all" else a, 1 + (k - 1 if a == "all" else a)) for a in accepted]
+
+
+def test_acceptance_by_hand():
+    """16 offers 15: 4 of 15 is below .30 and halves; 8 offers 7: 3 of 7 is below .50 and takes 2; full hits give 2 back, up to the start."""
+    rule = ByAcceptance(16, window=2)
+    asked = trace(rule, guesses(4, 4, 3, 3, "all", "all", 7, "all", *["all"] * 20))
+    assert asked[:9] == [16, 16, 8, 8, 6, 6, 8, 8, 10] and max(asked) == asked[-1] == 16
+    assert trace(ByAcceptance(8, window=1), guesses(0, 0, 0)) == [8, 4, 4, 4]  # 8 halves; 4 is the floor
+    assert trace(ByAcceptance(7, window=1), guesses(0, "all")) == [7, 5, 7]
+    assert trace(ByAcceptance(8, window=1), guesses(5)) == [8, 8]  # 5 of 7: between .50 and .85
+
+
+def test_probing_by_hand():
+    """Four poor cycles: 64 short ones; eight full ones are tried; only good and no slower ones bring the full block back."""
+    rule = ByProbing({16: 4.0, 4: 2.0})
+    asked = trace(rule, guesses(*[1] * 4, *[1] * 64, *[1] * 8, *[1] * 64, *[15] * 8, 15))
+    assert asked[:5] == [16] * 4 + [4] and asked[4:68] == [4] * 64 and asked[68:76] == [16] * 8 and asked[76:140] == [4] * 64
+    assert asked[140:] == [16] * 10
+    slow = ByProbing({16: 40.0, 4: 2.0})  # 16 tokens in 40 ms are fewer than 4 in 2
+    assert trace(slow, guesses(*[1] * 4, *["all"] * 16, *[15] * 4, 1))[-2:] == [4, 4]
+    early = trace(ByProbing({16: 4.0, 4: 2.0}), guesses(*[1] * 4, *[1] * 8, *["all"] * 8, *[1] * 4, *["all"] * 64))
+    assert early[4:20] == [4] * 16 and early[20:24] == [16] * 4 and early[24:88] == [4] * 64  # once; the next probe waits for 64
+    assert set(trace(ByProbing({4: 1.0}, full=4), guesses(*[0] * 9))) == {4}
 
 
 def test_a_position_not_reached_is_not_counted():

@@ -1,0 +1,119 @@
+"""Train a DFlash drafter on the target's own continuations.
+
+    python -m specdecode_nb.train.dflash OUT WORK CORPUS [--windows FILE.npy ...] [--layers 2 ...]
+
+OUT gets config.json, model.safetensors and training.json. Each step opens many blocks (a real anchor token and masks) in
+a few windows; a block sees the context strictly before its anchor and itself, as in decoding (peers 3.4).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..backend import mx, nn  # isort: skip
+
+import numpy as np
+
+from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
+from ..dflash_files import write_dflash
+from ..streams import DATA_SAMPLING, stream_seed
+from ..targets import Target
+from ..taps import embed_and_head
+from . import tapped
+
+MASK = 1  # <|pad|> of the tokenizer, which never occurs in text
+
+
+@dataclass(frozen=True)
+class Recipe(tapped.Recipe):
+    """``blocks`` are the block sizes trained, one a step in turn, so that each decoded size has been seen. ``rows`` is the
+    number of block rows a step."""
+
+    taps: tuple[int, ...] = (0, 2, 3)
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    mlp: int = 640
+    blocks: tuple[int, ...] = (8, 5, 16)
+    rows: int = 1024
+
+    def config(self, target: Target) -> DFlashConfig:
+        text = target.model.language_model.args
+        return DFlashConfig(text.hidden_size, self.mlp, self.layers, self.heads, self.kv_heads, 64, target.vocab_size, text.rms_norm_eps, 1e5,
+                            max(self.blocks), len(target.model.layers), tuple(self.taps), MASK)
+
+
+def gamma(block: int) -> float:
+    """Decay of the loss over positions: 7 for blocks of 16, 4 for blocks of 8 and less, as published."""
+    return 4.0 if block <= 8 else 7.0
+
+
+def _attend_many(features, anchors):
+    """``attend`` for A blocks in each of W windows: features [W, C, hidden], anchors [W, A]; blocks are [W * A, T, hidden]."""
+    W, C, _ = features.shape
+    A = anchors.shape[1]
+    before = mx.arange(C)[None, None, :] < anchors[:, :, None]
+    mask = mx.where(before, 0.0, -mx.inf)[:, None, :, None, :]
+
+    def attend(attention: BlockAttention, x):
+        T = x.shape[1]
+        context_keys, context_values = attention.keys_values(features, 0)
+        keys, values = attention.keys_values(x, anchors.reshape(-1))
+        queries = attention.queries(x, anchors.reshape(-1)) * attention.scale
+        G, D = keys.shape[1], keys.shape[-1]
+        rows = queries.shape[1] // G * T
+        grouped = queries.reshape(W, A, G, rows, D)
+        inside = grouped @ keys.reshape(W, A, G, T, D).swapaxes(-1, -2)  # [W, A, G, rows, T]
+        by_window = grouped.swapaxes(1, 2).reshape(W, G, A * rows, D)
+        outside = (by_window @ context_keys.swapaxes(-1, -2)).reshape(W, G, A, rows, C) + mask
+        weights = mx.softmax(mx.concatenate([outside, inside.swapaxes(1, 2)], axis=-1), axis=-1)
+        from_context = (weights[..., :C].reshape(W, G, A * rows, C) @ context_values).reshape(W, G, A, rows, D)
+        from_block = weights[..., C:].swapaxes(1, 2) @ values.reshape(W, A, G, T, D)
+        return (from_context.swapaxes(1, 2) + from_block).reshape(W * A, -1, T, D)
+
+    return attend
+
+
+def block_logits(model: DFlashModel, target: Target, taps, ids, anchors, block: int):
+    """Logits [W * A, block - 1, vocab] of the blocks that open at ``anchors`` [W, A] of windows ``ids`` [W, C]."""
+    embed, head = embed_and_head(target)
+    anchor = mx.take_along_axis(ids, anchors, axis=1).reshape(-1, 1)
+    rows = mx.concatenate([anchor, mx.full((len(anchor), block - 1), model.config.mask_token_id, dtype=anchor.dtype)], axis=1)
+    attend = _attend_many(model.features(taps), anchors)
+    return head(model(embed(rows), [attend] * len(model.layers)))
+
+
+def block_loss(model: DFlashModel, target: Target, taps, ids, anchors, block: int):
+    """Cross-entropy of row k against the token at its own position, weighted exp(-(k - 1) / gamma) and averaged, in nats."""
+    logits = block_logits(model, target, taps, ids, anchors, block)
+    at = anchors[:, :, None] + 1 + mx.arange(block - 1)
+    labels = mx.take_along_axis(ids, at.reshape(len(ids), -1), axis=1).reshape(-1, block - 1)
+    weight = mx.exp(-mx.arange(block - 1) / gamma(block))
+    return (nn.losses.cross_entropy(logits, labels) * weight).sum() / (weight.sum() * len(labels))
+
+
+class Training(tapped.Training):
+    def new_model(self) -> DFlashModel:
+        return DFlashModel(self.recipe.config(self.target))
+
+    def batch(self, step: int, rows: np.ndarray, windows: np.ndarray, prefix: int) -> tuple:
+        """Taps, ids, anchors and block size. Anchor and labels are the target's own."""
+        r = self.recipe
+        rng = np.random.default_rng(stream_seed(r.seed, DATA_SAMPLING, step))
+        block = r.blocks[step % len(r.blocks)]
+        chosen = rng.choice(len(windows), r.windows_a_step, replace=len(windows) < r.windows_a_step)
+        anchors = rng.integers(prefix - 1, windows.shape[1] - block + 1, (len(chosen), max(1, r.rows // (block * r.windows_a_step))))
+        return mx.array(rows[chosen]).astype(mx.float32), mx.array(windows[chosen].astype(np.int32)), mx.array(anchors.astype(np.int32)), block
+
+    def loss(self, model: DFlashModel, *batch) -> mx.array:
+        return block_loss(model, self.target, *batch)
+
+    def drafter(self, model: DFlashModel) -> DFlashDrafter:
+        return DFlashDrafter(self.target, model)
+
+    def write(self, out: Path, facts: dict) -> None:
+        write_dflash(out, self.model, facts)
+
+
+if __name__ == "__main__":
+    tapped.command(__doc__.splitlines()[0], Training, Recipe)
