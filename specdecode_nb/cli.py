@@ -47,11 +47,12 @@ def parser() -> Parser:
     generate = command("generate", "text, then one line of statistics")
     generate.add_argument("prompt", metavar="PROMPT")
     generate.add_argument("--target", default="tiny-hybrid", metavar="T", help="name, folder or hub id (default: tiny-hybrid)")
-    generate.add_argument("--drafter", default="uno", metavar="D", help="uno, ngram, random, none, or the path of an adapter (default: uno)")
+    generate.add_argument("--drafter", default="uno", metavar="D", help="uno, dflash, mtp, ngram, random, none, or the path of one (default: uno)")
     generate.add_argument("-k", type=int, default=4, metavar="K", help="drafted positions a cycle (default: 4)")
     generate.add_argument("--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (default: 128)")
     generate.add_argument("--temperature", type=float, default=0.0, metavar="F", help="0 decodes greedily (default)")
     generate.add_argument("--seed", type=int, default=0, metavar="S")
+    generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
     command("doctor", "versions, device, BLAS, TF32 flag, priority, power and heat, known packaging traps")
     return p
 
@@ -125,8 +126,13 @@ def run(options) -> int:
     if params.get("rows"):
         from .records import load_rows
 
-        load_rows(params["rows"])
+        file = load_rows(params["rows"])
+        if file.act not in act.row_files:
+            raise BadInput(f"{file.name} holds rows of {file.act!r}, this is {act.id!r}; name a row file of this Act.")
         params["rows"] = os.path.relpath(params["rows"], out)
+    idle = [name for name in given if not measuring and name not in acts.DRAWING]
+    if idle:
+        print(f"{PROGRAM}: {', '.join(idle)} would tell how to measure; recorded rows are drawn as they are. Add -p measure=true to measure.", file=sys.stderr)
     if measuring:
         params["rows"] = measure(act, params, journal, options.resume).name
     out.mkdir(parents=True, exist_ok=True)
@@ -223,7 +229,8 @@ def generate(options) -> int:
         raise BadInput("The prompt is empty; give at least one word.")
     target = load_target(options.target)
     drafter = load_drafter(None if options.drafter == "none" else options.drafter, target)
-    result = decode(target, options.prompt, drafter=drafter, k=options.k, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
+    result = decode(target, options.prompt, drafter=drafter, k=options.k, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
+                    stop=options.stop)
     print(result.text)
     print(statistics_line(result, drafter, options.k, target.name))
     return 0

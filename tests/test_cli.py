@@ -57,14 +57,22 @@ def test_help_of_an_act_names_every_parameter_with_type_and_range(capsys):
 
 def test_run_passes_only_what_differs_and_prints_paths(capsys, here):
     status, out, err = call(capsys, "run", "act4s", "-p", "tokens=64", "-p", "repeats=2")
-    assert (status, out, err) == (0, "out/act4s/act4s.ipynb\n", "")
-    assert here[1] == [("act4s", {"tokens": 64}, "specdecode-nb run act4s -p tokens=64 -p repeats=2")]
+    assert (status, out) == (0, "out/act4s/act4s.ipynb\n")
+    assert err == "specdecode-nb: tokens, repeats would tell how to measure; recorded rows are drawn as they are. Add -p measure=true to measure.\n"
+    assert call(capsys, "run", "act4s")[2] == ""
+    assert here[1][0] == ("act4s", {"tokens": 64}, "specdecode-nb run act4s -p tokens=64 -p repeats=2")
 
 
 def test_rows_are_found_from_the_folder_of_the_results(capsys, here):
     synthetic.write(here[0] / "mine.json")
     assert call(capsys, "run", "act4s", "-p", "rows=mine.json", "--out", "a/b")[0] == 0
     assert here[1][0][1] == {"rows": "../../mine.json"} and here[1][0][2] == "specdecode-nb run act4s"
+
+
+def test_rows_of_another_act_are_refused_before_anything_is_written(capsys, here):
+    synthetic.write(here[0] / "mine.json")
+    status, _, err = call(capsys, "run", "act4u6", "-p", "rows=mine.json")
+    assert status == 2 and "holds rows of 'act4s', this is 'act4u6'" in err and err.count(".\n") == 1 and not (here[0] / "out").exists()
 
 
 def test_a_row_file_with_nan_or_of_another_schema_is_refused(capsys, here):
@@ -142,7 +150,8 @@ def test_generate_prints_text_then_one_line_of_statistics(capsys, monkeypatch):
     assert status == 0 and out == "two\nlines\n[12 tokens in 0.50 s (24.0 tok/s); 1.33 tokens per forward; accepted 4 of 12 drafted, 3.00 tokens per cycle; tiny-hybrid with uno, k=4; ended by length]\n"
     stats.cycles = 0
     assert "tiny-hybrid alone" in call(capsys, "generate", "Hello", "--drafter", "none")[1]
-    assert asked[0]["k"] == 4 and asked[0]["max_tokens"] == 12 and asked[1]["drafter"] is None
+    call(capsys, "generate", "Hello", "--stop", "two", "--stop", "lines")
+    assert asked[0]["k"] == 4 and asked[0]["max_tokens"] == 12 and asked[0]["stop"] == [] and asked[1]["drafter"] is None and asked[2]["stop"] == ["two", "lines"]
 
 
 def test_doctor_prints_its_rows(capsys, monkeypatch):

@@ -129,6 +129,11 @@ class Act:
         return (f"{self.id}_{part}", self.parts[part]) if part in self.parts else (self.id, self.measure)
 
     @property
+    def row_files(self) -> tuple[str, ...]:
+        """The act ids of the row files that this Act's page draws."""
+        return (self.id, *(f"{self.id}_{part}" for part in self.parts))
+
+    @property
     def defaults(self) -> dict[str, Any]:
         return {p.name: p.default for p in self.params}
 
@@ -203,6 +208,7 @@ DECOUPLED = (
     Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
     *(p for p in MEASURED if p.name == "rows"),
 )
+DRAWING = ("target", "rows", "measure", "part")  # the parameters that matter where nothing is measured
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
