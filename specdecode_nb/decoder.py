@@ -200,6 +200,7 @@ class _Run:
         self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
         self.target, self.drafter, self.scheme, self.seed = target, drafter, scheme, seed
         self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
+        getattr(drafter, "begin", lambda: None)()
         self.session = session if session is not None else Session(target)
         self.stats, self.reason = Stats(prompt_tokens=len(self.ids)), "length"
 
@@ -268,9 +269,20 @@ class _Run:
     def _asked(self) -> int:
         """The policy's answer. Raises ValueError for one that it did not announce."""
         k = self.policy.width()
+        k = k.__index__() if hasattr(k, "__index__") else k
         if not isinstance(k, int) or not 0 <= k <= self.k:
             raise ValueError(f"The policy {type(self.policy).__name__} answered width {k!r}, outside 0 to {self.k}.")
         return k
+
+    def _checked(self, draft: Draft) -> Draft:
+        """A draft as the contract wants it. Raises ValueError; an id outside the vocabulary would read memory beyond the embedding."""
+        name = getattr(self.drafter, "name", type(self.drafter).__name__)
+        if not isinstance(draft, Draft) or (draft.exact or draft.seed_kept) and not draft.tokens:
+            raise ValueError(f"The drafter {name!r} answered {draft!r}; an exact token or a kept seed needs a proposal.")
+        odd = [t for t in draft.tokens if not isinstance(t, int) or not 0 <= t < self.target.vocab_size]
+        if odd:
+            raise ValueError(f"The drafter {name!r} proposed the id {odd[0]!r}, outside the vocabulary of {self.target.vocab_size}.")
+        return draft
 
     def _cycle(self):
         session, s, clock = self.session, self.stats, time.perf_counter
@@ -279,7 +291,7 @@ class _Run:
         asked = self.k if self.policy is None else self._asked()
         # a cycle commits at most k tokens, and one more if the first is exact; a block beyond the budget would be wasted
         k = min(asked, max(1, self.stops.room - getattr(self.drafter, "exact", 1)))
-        draft = self.drafter.draft(session.cache, session.tokens, k, s.cycles) if k else Draft([])
+        draft = self._checked(self.drafter.draft(session.cache, session.tokens, k, s.cycles)) if k else Draft([])
         t1 = clock()
         s.draft_seconds += t1 - t0
         s.forwards += draft.forwards

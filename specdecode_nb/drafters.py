@@ -191,4 +191,4 @@ def _mtp(name: str, path: Path, target: Target):
 def _same_target(what: str, metadata: dict, target: Target) -> None:
     wanted = metadata.get("target_digest")
     if wanted and target.dtype == "float32" and wanted != target.digest():
-        raise BadInput(f"The {what} was trained for another target (digest {wanted[:12]}); use that one.")
+        raise BadInput(f"The {what} was trained for another target (digest {str(wanted)[:12]}); use that one.")

@@ -20,6 +20,7 @@ PUBLISHED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
              "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 DELTANET = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj")
 SCALE = 16.0
+LARGEST = 1e4  # of a weight; far beyond it products overflow, and an infinite update times a gate of 0 is no number
 
 
 class RowGate:
@@ -123,6 +124,9 @@ def load_adapter(path: Path, model):
     if unknown:
         raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")
     rank = next((v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a") and v.ndim == 2), 0)
+    large = next((k for k, v in sorted(found.items()) if mx.abs(v.astype(mx.float32)).max().item() > LARGEST), None)
+    if large:
+        raise BadInput(f"The tensor {large!r} in {path.name!r} holds numbers beyond {LARGEST:g}; the adapter is damaged, export it again.")
     metadata = _metadata(path)
     adapted, gate = attach(model, rank, modules, float(metadata["scale"]))
     expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, path.name)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .errors import BadInput
+
 ALLOWED = (2, 4, 8)
 
 
@@ -25,11 +27,47 @@ class Cycle:
     entropy: float | None = None
 
 
+_ONE_OR_MORE = ("samples", "probe", "trust", "first", "rarest", "window", "start", "floor", "full", "short")
+
+
+def _number(value, least: float, most: float = float("inf")) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
+def _whole(value, least: int) -> bool:
+    return isinstance(value, int) and _number(value, least)
+
+
 @dataclass
 class Policy:
-    """Base of the rules; ``wants_entropy`` makes the decoder compute the entropy, at its cost."""
+    """Base of the rules; ``wants_entropy`` makes the decoder compute the entropy, at its cost.
+
+    Raises BadInput, when it is made, for options that could not be followed.
+    """
 
     wants_entropy = False
+
+    def __post_init__(self):
+        name, options = type(self).__name__, vars(self)
+
+        def need(option: str, fits: bool, what: str) -> None:
+            if not fits:
+                raise BadInput(f"{name}: {option} is {options[option]!r}; give {what}.")
+
+        for option in _ONE_OR_MORE:
+            if option in options:
+                need(option, _whole(options[option], 1), "a whole number, 1 or more")
+        for option in ("decay", "rate"):
+            if option in options:
+                need(option, _number(options[option], 0, 1), "a number from 0 to 1")
+        if "allowed" in options:
+            need("allowed", isinstance(self.allowed, (tuple, list)) and bool(self.allowed) and all(_whole(k, self.least) for k in self.allowed),
+                 f"widths, each a whole number, {self.least} or more")
+        if "costs" in options:
+            need("costs", isinstance(self.costs, Mapping) and bool(self.costs) and all(_whole(k, 0) and _number(v, 1e-9, 1e9) for k, v in self.costs.items()),
+                 "milliseconds by width, each above 0")
+
+    least = 1  # the narrowest width that may be allowed
 
     def begin(self) -> Policy:
         """The same rule without a history."""
@@ -49,6 +87,10 @@ class Fixed(Policy):
 
     k: int
 
+    def __post_init__(self):
+        if not _whole(self.k, 0):
+            raise BadInput(f"Fixed: k is {self.k!r}; give a whole number, 0 or more.")
+
     @property
     def widest(self) -> int:
         return max(1, self.k)
@@ -67,6 +109,13 @@ class ByEntropy(Policy):
     high: float = 2.0
     _last: float = field(default=0.0, init=False)
     wants_entropy = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.default not in self.allowed:
+            raise BadInput(f"ByEntropy: default is {self.default!r}; give one of the allowed widths {list(self.allowed)}.")
+        if not (_number(self.low, 0) and _number(self.high, self.low)):
+            raise BadInput(f"ByEntropy: low is {self.low!r} and high {self.high!r}; give nats, the lower first.")
 
     def width(self) -> int:
         return max(self.allowed) if self._last <= self.low else min(self.allowed) if self._last >= self.high else self.default
@@ -108,6 +157,11 @@ class ByExpectedValue(Policy):
     _count: dict[int, int] = field(default_factory=dict, init=False)
     _cycle: int = field(default=1, init=False)  # number of the cycle to come
 
+    def __post_init__(self):
+        super().__post_init__()
+        if missing := [k for k in self.allowed if k not in self.costs]:
+            raise BadInput(f"ByExpectedValue: costs lacks the width {missing[0]}; give one for each allowed width.")
+
     def width(self) -> int:
         for k in self.allowed:
             if self._count.get(k, 0) < self.samples:
@@ -140,8 +194,12 @@ class ByConditionalValue(Policy):
     first: int = 4
     rarest: int = 512
     exact: int = 1
+    least = 0
 
     def __post_init__(self):
+        super().__post_init__()
+        if min(self.allowed) > 2:
+            raise BadInput(f"ByConditionalValue: allowed is {self.allowed!r}; it starts from 0, 1 or 2, so one of them must be allowed.")
         known = sorted(self.costs)
         self._price = {k: float(np.interp(k, known, [self.costs[w] for w in known])) for k in self.allowed}
         self._slots = [[0.0, 0] for _ in range(self.widest)]  # acceptance and visits of each speculative position
@@ -193,6 +251,7 @@ class ByAcceptance(Policy):
     _width: int = field(default=0, init=False)
 
     def __post_init__(self):
+        super().__post_init__()
         self._width = self.start
 
     @property
@@ -239,6 +298,11 @@ class ByProbing(Policy):
     _probe: int = field(default=8, init=False)
     _early: bool = field(default=True, init=False)
     _slow: float = field(default=0.0, init=False)  # tokens a millisecond of the short block
+
+    def __post_init__(self):
+        super().__post_init__()
+        if missing := [k for k in (self.full, self.short) if k not in self.costs]:
+            raise BadInput(f"ByProbing: costs lacks the width {missing[0]}; give one for the full and the short block.")
 
     @property
     def widest(self) -> int:

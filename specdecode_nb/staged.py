@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, replace
 
 from .drafters import Draft, _whole
+from .errors import BadInput
 
 
 @dataclass
@@ -28,17 +29,22 @@ class _Wrapper:
     """``trace`` has one entry for each cycle of the present generation."""
 
     def __init__(self, drafter, verify: int, letter: str):
+        if not hasattr(drafter, "draft"):
+            raise BadInput(f"The drafter is {drafter!r}; make one with load_drafter.")
         self.inner, self.verify = drafter, _whole("verify", verify, 1)
         self.name = f"{letter}({drafter.name},{verify})"
         self.metadata = getattr(drafter, "metadata", {})
-        if hasattr(drafter, "target"):
-            self.target = drafter.target
+        for name in ("target", "verifier", "block_size", "exact"):  # what the decoder asks a drafter for
+            if hasattr(drafter, name):
+                setattr(self, name, getattr(drafter, name))
+        self.begin()
+
+    def begin(self) -> None:
+        """A new generation: the decoder says so before its first cycle."""
         self.trace: list[Handed] = []
 
     def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
         began = time.perf_counter()
-        if cycle == 1:
-            self.trace = []
         draft, drafted = self._draft(cache, history, k, cycle)
         self.trace.append(Handed(drafted, len(draft.tokens), began, time.perf_counter() - began))
         return draft
@@ -68,11 +74,12 @@ class Staged(_Wrapper):
 
     def __init__(self, drafter, verify: int):
         super().__init__(drafter, verify, "S")
+
+    def begin(self) -> None:
+        super().begin()
         self._start, self._expected, self._blocks = 0, [], 0
 
     def _draft(self, cache, history, k, cycle):
-        if cycle == 1:
-            self._expected, self._blocks = [], 0
         at = len(history)
         if self._start < at < len(self._expected) and history == self._expected[:at]:
             return Draft(self._expected[at : at + min(self.verify, k)]), 0

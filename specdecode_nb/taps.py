@@ -90,6 +90,7 @@ class TapDrafter:
     A subclass holds rows in ``_hold``, forgets them in ``_cut`` and proposes in ``_propose``.
     """
 
+    exact = 0
     block_size: int
     """The widest ``k`` that it can draft for."""
 

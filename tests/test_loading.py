@@ -195,6 +195,24 @@ def test_save_and_load(tmp_path):
         load_drafter(str(path), hybrid(seed=1))
     with pytest.raises(BadInput, match="has shape"):
         load_drafter(str(path), hybrid(value_heads=2, key_heads=2))
+    lora.save_adapter(path, adapted, {"target_digest": 5})
+    with pytest.raises(BadInput, match="trained for another target"):
+        load_drafter(str(path), target)
+
+
+def test_numbers_that_would_overflow_are_refused(tmp_path):
+    """An infinite update times a gate of 0 is no number, in the row of the seed too, whose token nothing verifies."""
+    target, path = hybrid(), tmp_path / "a.safetensors"
+    adapted, _ = adapter(target, rank=3)
+    for value, fine in ((lora.LARGEST, True), (1e38, False)):
+        layer = adapted.layers[0].mlp.gate_proj
+        layer.lora_a = mx.array(np.full(layer.lora_a.shape, value, np.float32))
+        lora.save_adapter(path, adapted, {})
+        if fine:
+            assert generate(target, PROMPT, load_drafter(str(path), target), k=4, max_tokens=9, ignore_eos=True).tokens == plain(target)[:9]
+        else:
+            with pytest.raises(BadInput, match="beyond 10000"):
+                load_drafter(str(path), target)
 
 
 @pytest.mark.parametrize("name, options, message", [

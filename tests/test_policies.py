@@ -299,3 +299,30 @@ def test_the_last_block_of_a_lookup_fills_the_budget():
         oracle.exact = exact
         assert generate(target, PROMPT, oracle, k=4, max_tokens=7, ignore_eos=True).tokens == known[:7]
     assert widths == {0: [4, 3], 1: [4, 1]}
+
+
+@pytest.mark.parametrize("make, says", [
+    (lambda: Fixed(-1), "k is -1"), (lambda: Fixed("4"), "k is '4'"), (lambda: Fixed(0.0), "k is 0.0"), (lambda: ByEntropy(default=16), "default is 16"),
+    (lambda: ByEntropy(allowed=()), "allowed is ()"), (lambda: ByEntropy(low=3.0), "low is 3.0"), (lambda: ByEntropy(high=float("nan")), "high nan"),
+    (lambda: BySurvival((-2, 4)), "allowed is"), (lambda: BySurvival((2.5, 4)), "allowed is"), (lambda: BySurvival(decay="x"), "decay is 'x'"),
+    (lambda: BySurvival(decay=5), "decay is 5"), (lambda: ByExpectedValue(COSTS, samples=0), "samples is 0"), (lambda: ByExpectedValue({2: 1.0}), "lacks the width 4"),
+    (lambda: ByExpectedValue({2: float("nan"), 4: 1.0, 8: 1.0}), "costs is"), (lambda: ByConditionalValue({}), "costs is {}"),
+    (lambda: ByConditionalValue({0: 0.0, 8: 0.0}), "costs is"), (lambda: ByConditionalValue(COSTS, allowed=(4, 8)), "must be allowed"),
+    (lambda: ByConditionalValue(COSTS, trust=0), "trust is 0"), (lambda: ByAcceptance(0), "start is 0"), (lambda: ByProbing({16: 1.0}), "lacks the width 4"),
+])
+def test_options_that_could_not_be_followed_are_refused_when_the_rule_is_made(make, says):
+    with pytest.raises(BadInput) as refused:
+        make()
+    assert says in str(refused.value)
+
+
+def test_an_answer_may_be_a_numpy_integer():
+    @dataclass
+    class Odd(Policy):
+        widest = 3
+
+        def width(self):
+            return np.int64(3)
+
+    target = hybrid()
+    assert generate(target, PROMPT, uno(target), k=Odd(), max_tokens=9, ignore_eos=True).tokens == plain(target)[:9]

@@ -184,3 +184,41 @@ def test_guesses_alone_can_be_staged():
 def test_a_verify_width_is_a_whole_number(verify):
     with pytest.raises(BadInput, match="verify"):
         Staged(NgramDrafter(2), verify)
+
+
+def test_a_generation_begins_anew_also_after_a_plain_step():
+    """The trace is of the present generation, whatever cycle first asks for a draft."""
+    from specdecode_nb.policies import Policy
+
+    class Late(Policy):
+        widest = 4
+
+        def __init__(self):
+            self.asked = 0
+
+        def begin(self):
+            return Late()
+
+        def width(self):
+            self.asked += 1
+            return 0 if self.asked < 3 else 4
+
+    target, prompt, ids = scripted(TEXT)
+    w = Staged(ScriptedDrafter(target, ids, 1, (9,), "kept"), 2)
+    lengths = []
+    for _ in range(2):
+        generate(target, prompt, w, k=Late(), max_tokens=12, ignore_eos=True)
+        lengths.append(len(w.trace))
+    assert lengths[0] == lengths[1] > 0
+
+
+def test_a_wrapper_of_a_drafter_that_reads_the_target():
+    from tapping import make
+
+    target = hybrid()
+    for wrapper in (Staged, Truncated):
+        drafter = make("dflash", target)
+        result = generate(target, PROMPT, wrapper(drafter, 3), k=6, max_tokens=20, ignore_eos=True)
+        assert result.tokens == plain(target)[:20] and consistent(result.session, len(PROMPT) - 1)
+        again = drafter.draft(result.session.cache, result.session.tokens, 4, 1)
+        assert again.forwards == 1  # what it read is what was committed; nothing is run again

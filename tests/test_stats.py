@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dataclasses import replace
 from specdecode_nb.decoder import Session, generate, stream
-from specdecode_nb.drafters import NgramDrafter, RandomDrafter, UnoDrafter
+from specdecode_nb.drafters import Draft, NgramDrafter, RandomDrafter, UnoDrafter
 from specdecode_nb.errors import BadInput
 from toy import PROMPT, VOCAB, ScriptedDrafter, adapter, hybrid, plain, scripted
 
@@ -180,6 +180,21 @@ def test_unknown_options_are_not_ignored():
         for call in (generate, stream):
             with pytest.raises(TypeError, match=name):
                 call(target, prompt, **{name: 1})
+
+
+@pytest.mark.parametrize("answer, says", [(Draft([10**6]), "id 1000000, outside"), (Draft([-1]), "id -1, outside"), (Draft(["a"]), "id 'a', outside"),
+                                          (Draft([], exact=1), "needs a proposal"), (Draft([], seed_kept=True), "needs a proposal"), (None, "answered None")])
+def test_a_drafter_that_breaks_its_contract_is_stopped(answer, says):
+    """An id outside the vocabulary would read memory beyond the embedding. The session stays at its committed prefix."""
+    target, session = hybrid(), Session(hybrid())
+
+    class Broken(NgramDrafter):
+        def draft(self, *args):
+            return answer
+
+    with pytest.raises(ValueError, match=says):
+        generate(target, PROMPT, Broken(), k=4, max_tokens=8, session=session)
+    assert generate(target, [65], None, max_tokens=6, ignore_eos=True, session=session).tokens == plain(target, [*PROMPT, 65], 6)
 
 
 def test_things_of_another_target():
