@@ -52,7 +52,7 @@ def parser() -> Parser:
     generate.add_argument("--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (default: 128)")
     generate.add_argument("--temperature", type=float, default=0.0, metavar="F", help="0 decodes greedily (default)")
     generate.add_argument("--seed", type=int, default=0, metavar="S")
-    command("doctor", "versions, device, BLAS, TF32 flag, priority, power and heat, known packaging traps")
+    command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
 
 
@@ -241,7 +241,7 @@ def statistics_line(result, drafter, k: int, target: str) -> str:
 
 
 def doctor(options) -> int:
-    from .environment import doctor as examine
+    from .doctor import examine
 
     rows = examine()
     width = [max(len(row[i]) for row in rows) for i in (0, 1)]
