@@ -48,7 +48,7 @@ class Reading(Strict):
     load_1min: Amount | None = None
     load_per_core: Amount | None = None
     other_cores: Amount | None = None  # of other processes: over a second at a start, over the whole run at its end
-    power: Power = Power()
+    power: Power | None = None
 
 
 Mark = tuple[float, float | None, frozenset[int]]
@@ -103,7 +103,7 @@ def readings(when: str = "start", since: Mark | None = None) -> dict:
     except OSError:
         load = None
     return Reading(when=when, nice=os.getpriority(os.PRIO_PROCESS, 0), load_1min=None if load is None else round(load, 2),
-                   load_per_core=None if load is None else round(load / len(open_cores()), 2), other_cores=other_cores(since), power=Power(**power())).model_dump(exclude_none=True)
+                   load_per_core=None if load is None else round(load / len(open_cores()), 2), other_cores=other_cores(since), power=Power(**found) if (found := power()) else None).model_dump(exclude_none=True)
 
 
 def power() -> dict:

@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_absent_and_marks_nothing(system, monkeypatch):
         raise OSError
 
     monkeypatch.setattr(condition.os, "getloadavg", no_load)
-    assert readings() == {"when": "start", "nice": 0, "power": {}} and condition.reasons([readings()]) == []
+    assert readings() == {"when": "start", "nice": 0} and condition.reasons([readings()]) == []
 
 
 def test_a_reading_of_linux(system, monkeypatch):

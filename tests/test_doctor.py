@@ -25,7 +25,7 @@ def test_a_degraded_machine_is_told_with_its_caption(monkeypatch):
     found = doctor._condition({"when": "start", **QUIET, "nice": 10, "other_cores": 1.5, "power": {"profile": "low-power"}})
     assert found[0][1] == "nice 10" and "1.50 cores" in found[1][2] and found[2][1] == "profile low-power"
     assert found[3] == ("timing", "degraded", "captions would say: measured on a degraded machine: nice 10, other work on 1.5 cores at the start, power profile low-power")
-    found = doctor._condition({"when": "start", "nice": 0, "power": {}})
+    found = doctor._condition({"when": "start", "nice": 0})
     assert [row[1] for row in found] == ["nice 0", "not readable", "not readable", "quiet"] and "by hand" in found[2][2]
 
 
