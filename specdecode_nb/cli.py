@@ -53,7 +53,7 @@ def parser() -> Parser:
     generate.add_argument("--temperature", type=float, default=0.0, metavar="F", help="0 decodes greedily (default)")
     generate.add_argument("--seed", type=int, default=0, metavar="S")
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
-    command("doctor", "versions, device, BLAS, TF32 flag, priority, power and heat, known packaging traps")
+    command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
 
 
@@ -248,7 +248,7 @@ def statistics_line(result, drafter, k: int, target: str) -> str:
 
 
 def doctor(options) -> int:
-    from .environment import doctor as examine
+    from .doctor import examine
 
     rows = examine()
     width = [max(len(row[i]) for row in rows) for i in (0, 1)]

@@ -13,7 +13,8 @@ from .streams import BENCH_NOISE, stream_seed
 from .targets import Target, tensor_names
 from .transaction import SCHEMES, Transaction
 
-NAMES = ("uno", "dflash", "mtp", "ngram", "random")
+TRAINED = ("uno", "dflash", "mtp")
+NAMES = (*TRAINED, "ngram", "random")
 NOISE_SEED = 20260905  # the published stream of the benchmark
 
 
@@ -136,6 +137,11 @@ class RandomDrafter:
         return Draft([draw.randrange(1, self._vocab) for _ in range(k - 1)])
 
 
+def place(name: str, target: str) -> Path:
+    """Where the trained drafter called ``name`` of a target is kept: the folder of dflash, the file of uno or mtp."""
+    return paths.models() / target / (name if name == "dflash" else f"{name}.safetensors")
+
+
 def load_drafter(name: str | None, target: Target, **options):
     """A drafter by name (``uno``, ``dflash``, ``mtp``, ``ngram``, ``random``) or path; None decodes plainly.
 
@@ -154,7 +160,7 @@ def load_drafter(name: str | None, target: Target, **options):
             return RandomDrafter(target.vocab_size, **options)
         if name == "dflash" or (Path(name) / "config.json").is_file():
             return _dflash(name, target, **options)
-        path = paths.models() / target.name / f"{name}.safetensors" if name in ("uno", "mtp") else Path(name)
+        path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
         if not path.is_file():
             if name in ("uno", "mtp"):
                 raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
@@ -172,7 +178,7 @@ def _dflash(name: str, target: Target):
     from .dflash import DFlashDrafter  # which takes Draft from here
     from .dflash_files import read_dflash
 
-    folder = paths.models() / target.name / "dflash" if name == "dflash" else Path(name)
+    folder = place(name, target.name) if name == "dflash" else Path(name)
     if not folder.is_dir():
         raise BadInput(f"There is no dflash drafter for target {target.name!r}; train one or choose ngram or random.")
     model, metadata = read_dflash(folder, target)

@@ -19,11 +19,18 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from .condition import Reading
 from .errors import BadInput
 from .rows import ROWS, Row, Strict
 
 SCHEMA = 1
 log = logging.getLogger(__name__)
+
+
+class Provenance(Strict):
+    """Where rows were measured. Files from before the condition was read have none."""
+
+    condition: list[Reading] = []
 
 
 class Header(Strict):
@@ -32,7 +39,7 @@ class Header(Strict):
     schema_: Annotated[int, Field(alias="schema")]
     act: str
     target: str
-    provenance: dict[str, Any]
+    provenance: Provenance
     config: dict[str, Any]
 
 
@@ -180,7 +187,7 @@ class Journal:
     """An append-only measurement. Use as a context manager; iterate for the rows that are already finished.
 
     The file lives at ``path`` (suffix ``.journal``) until :meth:`finish` turns it into the row file beside it. Its
-    first line holds provenance and configuration: a resume under any other is refused, the date apart.
+    first line holds provenance and configuration: a resume under any other is refused, date and condition apart.
     ``dropped`` tells whether a torn last line was discarded.
     """
 
@@ -233,12 +240,28 @@ class Journal:
             raise BadInput(f"{self.path.name} was begun under another configuration ({different}); resume with that one or choose another --out.")
         # one file, one provenance: the date is that of the first row
         self.header = found
-        self._rows = [check_row(parse(line, f"{self.path.name}, line {n}"), f"{self.path.name}, line {n}") for n, line in enumerate(lines[1:], 2)]
+        for n, line in enumerate(lines[1:], 2):
+            where = f"{self.path.name}, line {n}"
+            value = parse(line, where)
+            if isinstance(value, dict) and value.keys() == {"condition"}:
+                conform(Reading, value["condition"], where, "condition")
+                self._note(value["condition"])
+            else:
+                self._rows.append(check_row(value, where))
 
     def _write(self, value: dict) -> None:
         self._file.write(dumps(value, self.path.name).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def _note(self, reading: dict) -> None:
+        provenance = self.header["provenance"]
+        self.header["provenance"] = provenance | {"condition": [*provenance.get("condition", []), reading]}
+
+    def note(self, reading: dict) -> None:
+        """Add a reading of the machine's condition to the provenance; it is on disk when this returns."""
+        self._write({"condition": reading})
+        self._note(reading)
 
     def append(self, row: dict) -> None:
         """Add one finished row; it is on disk when this returns."""
@@ -259,10 +282,10 @@ def unfinished(journal: Path) -> str:
 
 
 def difference(old: Any, new: Any, at: str = "") -> str:
-    """``field: old, now new`` for the first difference between two headers, or nothing; dates are not compared."""
+    """``field: old, now new`` for the first difference between two headers, or nothing; dates and readings of the machine's condition are not compared."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
-            if (at, key) != ("provenance", "date") and (found := difference(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))):
+            if (at, key) not in (("provenance", "date"), ("provenance", "condition")) and (found := difference(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))):
                 return found
         return ""
     return "" if old == new and type(old) is type(new) else f"{at} was {old!r}, now {new!r}"

@@ -155,9 +155,9 @@ def test_generate_prints_text_then_one_line_of_statistics(capsys, monkeypatch):
 
 
 def test_doctor_prints_its_rows(capsys, monkeypatch):
-    from specdecode_nb import environment
+    from specdecode_nb import doctor
 
-    monkeypatch.setattr(environment, "doctor", lambda: [("python", "3.11", "fine"), ("BLAS", "reference", "")])
+    monkeypatch.setattr(doctor, "examine", lambda: [("python", "3.11", "fine"), ("BLAS", "reference", "")])
     assert call(capsys, "doctor") == (0, "python  3.11       fine\nBLAS    reference\n", "")
 
 

@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from conftest import QUIET
 from specdecode_nb import blas, environment, paths
 from specdecode_nb.errors import BadInput, nearest
 
@@ -185,32 +186,8 @@ def test_tf32_is_reported_and_left_alone(monkeypatch):
     assert python(code, MLX_ENABLE_TF32=None).strip() == "None" and python(code, MLX_ENABLE_TF32="1").strip() == "1"
 
 
-def test_doctor_rows():
-    rows = environment.doctor()
-    assert all(len(row) == 3 and all(isinstance(field, str) for field in row) for row in rows)
-    items = [row[0] for row in rows]
-    assert {"machine", "python", "mlx", "mlx-lm", "device", "BLAS", "TF32", "priority", "load", "power and heat"} <= set(items)
-    assert len(set(items)) == len(items)
-
-
-def test_doctor_finds_the_traps(monkeypatch):
-    def traps(**versions):
-        monkeypatch.setattr(environment, "installed", lambda name: versions.get(name.replace("-", "_")))
-        return {item: (value, note) for item, value, note in environment._traps()}
-
-    assert traps(mlx="0.32.4", mlx_cpu="0.32.4") == {} or not shutil.which("g++")
-    assert "mlx-cpu 0.32.3" in traps(mlx="0.32.4", mlx_cpu="0.32.3")["trap: versions"][0]
-    assert "no mlx" in traps(mlx_lm="0.32.2")["trap: no backend"]
-    assert "mlx-cuda-13" in traps(mlx="0.32.4", mlx_cpu="0.32.4", mlx_cuda_13="0.32.4")["trap: two backends"][0]
-    assert "trap: old pip" in traps(mlx="0.32.4", mlx_cpu="0.32.4", pip="20.3.4")
-    if sys.platform == "linux":
-        monkeypatch.setenv("PATH", "")
-        assert "trap: no C++ compiler" in traps(mlx="0.32.4", mlx_cpu="0.32.4")
-
-
-def test_doctor_finds_a_shadowed_mlx(tmp_path):
-    (tmp_path / "mlx.py").write_text("")
-    assert "trap: shadow" in python("from specdecode_nb.environment import doctor; print(*[row[0] for row in doctor()], sep='\\n')", cwd=tmp_path).splitlines()
+def test_provenance_holds_the_condition():
+    assert environment.provenance()["condition"] == [{"when": "start", **QUIET}]
 
 
 def test_exact_versions_lie_within_the_bounds():

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pandas as pd
 
-from .. import criteria, paths, statistics
+from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import palette, published, rest, staging, undo, verdicts
 
@@ -27,7 +27,8 @@ def files_of(act: str) -> list[tuple[str, str, RowFile]]:
 
 def phrase(name: str, file: RowFile) -> str:
     """What a row file says, in one phrase."""
-    short = ", a reduced run" if file.config.get("reduced") else ""
+    mark = condition.marking(file.provenance)
+    short = (", a reduced run" if file.config.get("reduced") else "") + (f", {mark}" if mark else "")
     if name in JUDGES:
         words = Counter(o.word.split(":")[0] for o in JUDGES[name](file))
         return f"{name}: " + ", ".join(f"{words[w]} {text}" for w, text in ((criteria.HOLDS, "rules hold"), (criteria.FAILS, "do not"), ("not decidable", "not decidable"))) + short
@@ -66,7 +67,8 @@ def own_verdicts() -> dict[tuple[str, str], list[str]]:
             found.setdefault(claim, []).append(f"{target}: {text}")
     for act in paths.ACTS:
         for name, target, file in files_of(act):
-            short = " (reduced run)" if file.config.get("reduced") else ""
+            marks = ["reduced run"] * bool(file.config.get("reduced")) + ["degraded machine"] * bool(condition.marking(file.provenance))
+            short = f" ({', '.join(marks)})" if marks else ""
             for o in JUDGES[name](file) if name in JUDGES else ():
                 for claim in o.criterion.claims:
                     found.setdefault((act, claim), []).append(f"{target}{short}: {o.criterion.statement}: {o.word}, {o.text}")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from .. import paths
+from .. import condition, paths
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
 from . import acts, figures, palette, tables
@@ -43,12 +43,13 @@ class Computed:
 
 
 def measured_label(rows: RowFile) -> str:
-    """Model, machine, versions and date of measured rows; a reduced run says so."""
+    """Model, machine, versions and date of measured rows; a reduced run says so, and one on a degraded machine why."""
     p, c = rows.provenance, rows.config
     target, machine, versions, blas = (p.get(k, {}) for k in ("target", "machine", "versions", "blas"))
     parts = [f"{target.get('name', rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"),
              f"MLX {versions.get('mlx', '?')}, BLAS {blas.get('name', '?')}", p.get("date", "undated")]
-    return "measured here: " + "; ".join(parts) + ("; a reduced run" if c.get("reduced") else "")
+    parts += ["a reduced run"] * bool(c.get("reduced")) + [text for text in [condition.marking(p)] if text]
+    return "measured here: " + "; ".join(parts)
 
 
 class Page:

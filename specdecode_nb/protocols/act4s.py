@@ -10,7 +10,7 @@ from ..decoder import generate
 from ..drafters import NAMES, NOISE_SEED
 from ..statistics import distinct_ratio, looped_fraction
 from ..targets import Target, load_target, mx
-from .common import WARMUP_PROMPTS, check_room, decode_rows, drafting_arm, journal_of, load_pair, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
 
 TIE_PROMPTS = 12
 
@@ -59,18 +59,10 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     ties = prompts[: 3 if params["reduced"] else TIE_PROMPTS]
     total = len(prompts) * len(arms) * params["repeats"] + len(prompts) + len(ties)
     with journal_of("act4s", journal, target, drafter, config, resume) as rows:
-        say = lambda label: progress(len(rows), total, label) if progress else None  # noqa: E731
-        done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}
-        say("warming up")
-        for row in decode_rows(target, prompts, arms, params["tokens"], params["repeats"], done):
-            rows.append(row)
-            say(f"{row['prompt_id']} {row['arm']}")
+        keep = keeper(rows, total, progress)
+        keep(decode_rows(target, prompts, arms, params["tokens"], params["repeats"], decoded(rows)))
         others = {(r["kind"], r["prompt_id"]) for r in rows if r["kind"] != "decode"}
         references = {p["id"]: generate(target, p["text"], max_tokens=params["tokens"], ignore_eos=True).tokens for p in prompts}
-        for p in prompts:
-            if ("loops", p["id"]) not in others:
-                rows.append(entropy_row(target, p, references[p["id"]]))
-        for row in tie_rows(params["target"], [p for p in ties if ("tie", p["id"]) not in others], references, "bfloat16"):
-            rows.append(row)
-            say(f"{row['prompt_id']} ties")
+        keep(entropy_row(target, p, references[p["id"]]) for p in prompts if ("loops", p["id"]) not in others)
+        keep(tie_rows(params["target"], [p for p in ties if ("tie", p["id"]) not in others], references, "bfloat16"))
     return journal.with_suffix(".json")

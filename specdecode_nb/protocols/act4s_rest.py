@@ -19,7 +19,7 @@ from ..records import sha256
 from ..statistics import by
 from ..targets import Target
 from ..train.grammar import CATEGORIES, document
-from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, load_pair, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
 
 ACT, K, WIDTHS = "act4s_rest", 4, (2, 4, 8)
 COST_WIDTHS, COST_TOKENS = (0, 1, 2, 4, 8), 32
@@ -109,11 +109,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     total = (len(COST_WIDTHS) * len(warm) + repeats * (len(controls) * len(few) + len(policy_arms(target, drafter, {0: 1.0})) * len(more)
              + len(lengths) * len(short) * len(few) + len(contexts) * len(wide)))
     with journal_of(ACT, journal, target, drafter, config, resume) as rows:
-        def keep(new: Iterator[dict]) -> None:
-            for row in new:
-                rows.append(row)
-                if progress:
-                    progress(len(rows), total, f"{row['prompt_id']} {row.get('arm', 'costs')}")
+        keep = keeper(rows, total, progress)
 
         def section(name: str, prompts: list[dict], arms: Mapping[str, Arm], new: int, **options) -> None:
             mine = {p["id"] for p in prompts}
@@ -121,8 +117,6 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
             if len(done) < len(prompts) * len(arms) * repeats:  # else the warm-up would be for nothing
                 keep(decode_rows(target, prompts, arms, new, repeats, done, section=name, **options))
 
-        if progress:
-            progress(len(rows), total, "warming up")
         keep(cost_rows(target, drafter, warm, min(COST_TOKENS, tokens), {(r["width"], r["prompt_id"]) for r in rows if r["kind"] == "cycle_cost"}))
         section("controls", few, controls, tokens)
         section("policies", more, policy_arms(target, drafter, costs_of([r for r in rows if r["kind"] == "cycle_cost"])), tokens)

@@ -20,7 +20,7 @@ from ..gdn import RecurrentCache, Tape
 from ..rewind import amplification, rewind
 from ..targets import Target, load_target, mx
 from ..transaction import SCHEMES, Transaction, restore, snapshot
-from .common import WARMUP_PROMPTS, check_room, decode_rows, drafting_arm, journal_of, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
 
 GATE_PROMPTS, GATE_TOKENS = 9, 48
 GUARDS = (("both", 1.0), ("both", 10.0), ("both", 100.0), ("both", 1000.0), ("both", None), ("beta", 100.0))
@@ -190,26 +190,15 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     gated = prompt_suite(min(GATE_PROMPTS, len(prompts)))
     total = len(prompts) * (len(arms) * params["repeats"] + len(blocks) * len(GUARDS)) + sum(widths) * len(SCHEMES) + layers * len(gated)
     with journal_of("act4u2", journal, target, drafter, config, resume) as rows:
-        say = lambda label: progress(len(rows), total, label) if progress else None  # noqa: E731
-        say("warming up")
+        keep = keeper(rows, total, progress)
         texts = {p["id"]: (ids := target.encode(p["text"]), generate(target, ids, max_tokens=needed, ignore_eos=True).tokens) for p in prompts}
-        for row in commit_rows(target, prompts, texts, widths, params["commits"], {(r["scheme"], r["width"], r["kept"]) for r in rows if r["kind"] == "commit"}):
-            rows.append(row)
-            say(f"commit {row['kept']} of {row['width']}")
-        done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}
-        for row in decode_rows(target, prompts, arms, params["tokens"], params["repeats"], done):
-            rows.append(row)
-            say(f"{row['prompt_id']} {row['arm']}")
+        keep(commit_rows(target, prompts, texts, widths, params["commits"], {(r["scheme"], r["width"], r["kept"]) for r in rows if r["kind"] == "commit"}))
+        keep(decode_rows(target, prompts, arms, params["tokens"], params["repeats"], decoded(rows)))
         seen = {(r["prompt_id"], r["layer"]) for r in rows if r["kind"] == "gates"}
         for p in gated:
-            for row in gate_rows(target, p, texts[p["id"]]):
-                if (row["prompt_id"], row["layer"]) not in seen:
-                    rows.append(row)
-                    say(f"{row['prompt_id']} gates")
+            keep(row for row in gate_rows(target, p, texts[p["id"]]) if (row["prompt_id"], row["layer"]) not in seen)
         seen = {(r["prompt_id"], r["width"], r["guard"], r["limit"]) for r in rows if r["kind"] == "rewind"}
         for p in prompts:
-            for row in rewind_rows(target, p, texts[p["id"]], [k + 1 for k in blocks]):
-                if (row["prompt_id"], row["width"], row["guard"], row["limit"]) not in seen:
-                    rows.append(row)
-                    say(f"{row['prompt_id']} rewind")
+            made = rewind_rows(target, p, texts[p["id"]], [k + 1 for k in blocks])
+            keep(row for row in made if (row["prompt_id"], row["width"], row["guard"], row["limit"]) not in seen)
     return journal.with_suffix(".json")

@@ -22,7 +22,7 @@ from ..staged import Staged, Truncated
 from ..streams import BENCH_NOISE, stream_seed
 from ..targets import Target, mx
 from ..transaction import Transaction, restore, snapshot
-from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, load_pair, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
 
 COUPLED = 4  # the incumbent's block, as published
 STAGED, TRUNCATED = ((6, 4), (8, 4), (6, 3), (8, 2)), ((6, 4), (8, 4))
@@ -148,11 +148,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     forwards = len(VERIFY_ROWS) + len(DRAFT_ROWS)
     total = len(prompts) * (contexts * shots + forwards * params["cost_repeats"] + len(arms) * repeats)
     with journal_of("act4u6", journal, target, drafter, config, resume) as rows:
-        def keep(row):
-            rows.append(row)
-            if progress:
-                progress(len(rows), total, f"{row['kind']} {row['prompt_id']}")
-
+        keep = keeper(rows, total, progress)
         seen: dict[tuple, int] = {}
         for r in rows:
             key = (r["kind"], r["prompt_id"], r.get("repeat"))
@@ -162,14 +158,12 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
             known[p["id"]] = generate(target, p["text"], max_tokens=CONTEXT + SEEN, ignore_eos=True).tokens
             # rows of a prompt that was cut short are made again, the finished ones skipped: they are the same at any time
             have = seen.get(("wide_draft", p["id"], None), 0)
-            for row in islice(wide_draft_rows(target, drafter, p, known[p["id"]], widths, n * contexts), have, None) if have < contexts * shots else ():
-                keep(row)
+            if have < contexts * shots:
+                keep(islice(wide_draft_rows(target, drafter, p, known[p["id"]], widths, n * contexts), have, None))
         for repeat in range(params["cost_repeats"]):
             for p in prompts:
                 have = seen.get(("cost", p["id"], repeat), 0)
-                for row in islice(cost_rows(target, drafter, p, known[p["id"]], repeat), have, None) if have < forwards else ():
-                    keep(row)
-        done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}
-        for row in decode_rows(target, prompts, arms, tokens, repeats, done):
-            keep(row)
+                if have < forwards:
+                    keep(islice(cost_rows(target, drafter, p, known[p["id"]], repeat), have, None))
+        keep(decode_rows(target, prompts, arms, tokens, repeats, decoded(rows)))
     return journal.with_suffix(".json")

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from .. import paths
+from .. import condition, paths
 from ..decoder import generate
 from ..drafters import load_drafter
 from ..environment import provenance
@@ -26,6 +27,7 @@ from ..targets import Target, load_target, mx
 
 MANTISSA_BITS = {"float32": 23, "bfloat16": 7}
 WARMUP_PROMPTS, WARMUP_TOKENS = 3, 8
+log = logging.getLogger(__name__)
 
 Arm = Callable[[list[int], int], tuple[list[int], dict]]
 """Decodes (prompt ids, number of new tokens) into (tokens, raw counters in the fields of a decode row)."""
@@ -150,12 +152,43 @@ def check_room(target: Target, prompts: Sequence[dict], tokens: int, widest: int
 @contextmanager
 def journal_of(act: str, path: Path, target: Target, drafter, config: dict, resume: bool = False) -> Iterator[Journal]:
     """An open journal with full provenance. Leaving it compares the target's digest with the one at the start and turns the
-    journal into the row file beside it (suffix ``.json``); an exception leaves the journal for a resume."""
+    journal into the row file beside it (suffix ``.json``); an exception leaves the journal for a resume.
+
+    The condition of the machine is read now, at every resume, and over the whole run at the end. A degraded machine is named in
+    one warning, and measured on all the same.
+    """
     before = target.digest()
     record = provenance() | {"target": {"name": target.name, "digest": before, "parameters": target.parameters(), "dtype": target.dtype},
                              "drafter": {"name": drafter.name, **drafter.metadata} if hasattr(drafter, "metadata") else {"name": drafter.name}}
     with Journal(path, act=act, target=target.name, provenance=record, config=config, resume=resume) as rows:
+        now = record["condition"][0]
+        if rows.header["provenance"] is not record:  # this goes on from an earlier sitting
+            rows.note(now | {"when": "resumed"})
+        if slowed := condition.reasons([now]):
+            log.warning("This machine is degraded (%s); the captions of what is measured now will say so.", ", ".join(slowed))
+        began = condition.mark()
         yield rows
+        rows.note(condition.readings("end", began))
         if target.digest() != before:
             raise RuntimeError("The target's digest changed while measuring; these rows are void.")
         rows.finish()
+
+
+def keeper(rows: Journal, total: int, progress: Callable[[int, int, str], None] | None) -> Callable[[Iterable[dict]], None]:
+    """A function that adds new rows to a journal, one by one, and after each tells ``progress`` (rows done, rows in all, label)."""
+    def say(label: str) -> None:
+        if progress:
+            progress(len(rows), total, label)
+
+    def keep(new: Iterable[dict]) -> None:
+        for row in new:
+            rows.append(row)
+            say(f"{row.get('prompt_id', '')} {row.get('arm', row['kind'])}".strip())
+
+    say("warming up")
+    return keep
+
+
+def decoded(rows: Iterable[dict]) -> set[tuple[str, str, int]]:
+    """(arm, prompt id, repeat) of the decode rows, as :func:`decode_rows` takes what is done."""
+    return {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}

@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="arms to run; default all")
     o = parser.parse_args()
     o.work.mkdir(parents=True, exist_ok=True)
+    record = provenance()
     target, tokens = load_target("tiny-hybrid"), np.load(o.corpus / "train.npy")
     cached = o.work / "own.npy"
     if not cached.exists():
@@ -78,7 +79,7 @@ def main() -> None:
         rows += json.loads(done.read_text())
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; these rows are void.")
-    record = provenance() | {"target": {"name": target.name, "digest": before, "parameters": target.parameters(), "dtype": target.dtype}}
+    record |= {"target": {"name": target.name, "digest": before, "parameters": target.parameters(), "dtype": target.dtype}}
     save_rows(paths.data() / "measured" / target.name / "uno_recipes.json", act="uno_recipes", target=target.name, provenance=record,
               config={"steps": o.steps, "tokens": o.tokens, "reduced": False}, rows=rows)
 
