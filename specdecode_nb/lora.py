@@ -14,7 +14,7 @@ from .backend import mx, nn  # isort: skip
 from mlx.utils import tree_flatten, tree_unflatten
 
 from .errors import BadInput
-from .targets import expect, read_safetensors
+from .targets import expect, read_safetensors, share
 
 PUBLISHED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
              "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -53,20 +53,6 @@ class GatedLoRALinear(nn.Module):
         # the gate multiplies the r-wide product: r multiplications a row instead of one per output
         narrow = (x.astype(mx.float32) @ self.lora_a) * factors
         return mx.addmm(y.astype(mx.float32), narrow, self.lora_b).astype(y.dtype)
-
-
-def share(module: nn.Module) -> nn.Module:
-    """A new tree of modules over the same arrays; replacing a submodule in it leaves the original alone."""
-    new = type(module).__new__(type(module))
-    nn.Module.__init__(new)
-    new.__dict__.update(module.__dict__, _no_grad=set(module._no_grad))  # freezing one must not freeze the other
-    for name, value in module.items():
-        if isinstance(value, nn.Module):
-            value = share(value)
-        elif isinstance(value, list):
-            value = [share(v) if isinstance(v, nn.Module) else v for v in value]
-        dict.__setitem__(new, name, value)
-    return new
 
 
 def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int = 0):
