@@ -71,6 +71,8 @@ def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int 
                 base = layer[owner][name]
                 key, sub = mx.random.split(key)
                 out, inner = base.weight.shape
+                if isinstance(base, nn.QuantizedLinear):  # whose weights lie packed in 32-bit words
+                    inner *= 32 // base.bits
                 a = 0.01 * mx.random.normal((inner, rank), key=sub)
                 layer[owner][name] = GatedLoRALinear(base, a, mx.zeros((rank, out)), gate)
     return adapted, gate

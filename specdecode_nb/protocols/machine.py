@@ -55,11 +55,17 @@ class Worker:
 
     def ask(self, request: dict) -> Generator[dict]:
         """Send one request and yield the rows of the answer. Raises RuntimeError with the child's last words if it fails."""
+        self.send(request)
+        yield from self.answer()
+
+    def send(self, request: dict) -> None:
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # what it wrote before it ended says why
+
+    def answer(self) -> Generator[dict]:
         while True:
             line = self.process.stdout.readline()
             if not line:
@@ -75,14 +81,16 @@ class Worker:
 
 @contextmanager
 def worker(setup: dict, nice: int) -> Iterator[Worker]:
-    """A :class:`Worker` at ``nice`` above this process. ``setup``: target, dtype, drafter and block, as a protocol's parameters have them."""
+    """A :class:`Worker` at ``nice`` above this process, whose first answer says that it has loaded what ``setup`` names.
+
+    ``setup``: target, dtype, drafter and block, as a protocol's parameters have them.
+    """
     package = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))}
     with tempfile.TemporaryFile() as errors, child(["-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                                                    env=environment) as process:
         made = Worker(process, errors)
-        for _ in made.ask(setup | {"nice": nice}):
-            pass
+        made.send(setup | {"nice": nice})
         yield made
 
 
@@ -93,6 +101,9 @@ def conditions(setup: dict) -> Iterator[Callable[[str, dict], Generator[dict]]]:
     A request holds prompts, tokens, warm and fields, arguments of :func:`.common.decode_rows`.
     """
     with worker(setup, 0) as usual, worker(setup, NICE) as low:
+        for each in (usual, low):
+            list(each.answer())
+
         def decode(condition: str, request: dict) -> Generator[dict]:
             measuring = low if condition == "low_priority" else usual
             with busy({"quiet": 0, "low_priority": cores(), "busy_core": 1}[condition]):
