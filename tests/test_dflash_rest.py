@@ -196,6 +196,15 @@ def test_full_precision_agrees_with_itself(run):
     assert any(r["argmax_agreement"] < 1 for r in lower) and all(abs(a["nats_per_token"] - b["nats_per_token"]) > 0 for a, b in zip(own, lower))
 
 
+def test_the_text_of_a_quantised_target_leaves_full_precision_where_its_own_decoding_does(run, made):  # noqa: F811
+    full = load_target(str(made))
+    lower = quantised(full, 4)
+    for p in PROMPTS:
+        texts = [generate(t, p["text"], max_tokens=6, ignore_eos=True).tokens for t in (full, lower)]
+        same = next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), 6)
+        assert [r["agree_with_full"] for r in run[1].of("text_effect") if r["prompt_id"] == p["id"] and r["precision"] == "4bit"] == [same]
+
+
 def test_nats_by_hand():
     target, ids = hybrid(), PROMPT
     logits = np.array(target.model(mx.array([ids]))[0], dtype=np.float64)
