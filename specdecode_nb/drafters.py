@@ -142,11 +142,14 @@ def place(name: str, target: str) -> Path:
     return paths.models() / target / (name if name == "dflash" else f"{name}.safetensors")
 
 
-def load_drafter(name: str | None, target: Target, **options):
+def load_drafter(name: str | None, target: Target, foreign: bool = False, **options):
     """A drafter by name (``uno``, ``dflash``, ``mtp``, ``ngram``, ``random``) or path; None decodes plainly.
 
     A path is the file of an adapter or of an MTP drafter, or the folder of a DFlash drafter. Options: ``keep_seed``, ``noise_seed``, ``scheme``,
     ``passes``, ``confidence`` (uno or an adapter), ``order`` (ngram), ``seed`` (random).
+
+    ``foreign`` takes a drafter that was trained for another target, which is refused otherwise: its tokens are still the
+    target's, only fewer are accepted. Its metadata then says ``foreign``, so that rows made with it do.
 
     Raises:
         BadInput: unknown name, no such drafter for this target, a file that does not fit it, an unknown option.
@@ -159,22 +162,22 @@ def load_drafter(name: str | None, target: Target, **options):
         if name == "random":
             return RandomDrafter(target.vocab_size, **options)
         if name == "dflash" or (Path(name) / "config.json").is_file():
-            return _dflash(name, target, **options)
+            return _dflash(name, target, foreign, **options)
         path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
         if not path.is_file():
             if name in ("uno", "mtp"):
                 raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
             raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")
         if name == "mtp" or any(tensor.startswith("mtp.") for tensor in tensor_names(path)):
-            return _mtp(name, path, target, **options)
+            return _mtp(name, path, target, foreign, **options)
         model, gate, metadata = load_adapter(path, target.model)
-        _same_target(f"adapter {path.name!r}", metadata, target)
+        metadata = _same_target(f"adapter {path.name!r}", metadata, target, foreign)
         return UnoDrafter(target, model, gate, name="uno" if name == "uno" else path.stem, metadata=metadata, **options)
     except TypeError as error:
         raise BadInput(f"Drafter {name!r} does not take these options ({error}).") from None
 
 
-def _dflash(name: str, target: Target):
+def _dflash(name: str, target: Target, foreign: bool):
     from .dflash import DFlashDrafter  # which takes Draft from here
     from .dflash_files import read_dflash
 
@@ -182,19 +185,23 @@ def _dflash(name: str, target: Target):
     if not folder.is_dir():
         raise BadInput(f"There is no dflash drafter for target {target.name!r}; train one or choose ngram or random.")
     model, metadata = read_dflash(folder, target)
-    _same_target(f"drafter {folder.name!r}", metadata, target)
+    metadata = _same_target(f"drafter {folder.name!r}", metadata, target, foreign)
     return DFlashDrafter(target, model, name="dflash" if name == "dflash" else folder.resolve().name, metadata=metadata)
 
 
-def _mtp(name: str, path: Path, target: Target):
+def _mtp(name: str, path: Path, target: Target, foreign: bool):
     from .mtp import MTPDrafter, read_mtp
 
     model, metadata = read_mtp(path, target)
-    _same_target(f"drafter {path.name!r}", metadata, target)
+    metadata = _same_target(f"drafter {path.name!r}", metadata, target, foreign)
     return MTPDrafter(target, model, metadata["depth"], name="mtp" if name == "mtp" else path.stem, metadata=metadata)
 
 
-def _same_target(what: str, metadata: dict, target: Target) -> None:
+def _same_target(what: str, metadata: dict, target: Target, foreign: bool) -> dict:
+    """The metadata, once the drafter is known to be the target's, or taken on purpose though it is not."""
     wanted = metadata.get("target_digest")
-    if wanted and target.dtype == "float32" and wanted != target.digest():
-        raise BadInput(f"The {what} was trained for another target (digest {str(wanted)[:12]}); use that one.")
+    if not wanted or target.dtype != "float32" or wanted == target.digest():
+        return metadata
+    if not foreign:
+        raise BadInput(f"The {what} was trained for another target (digest {str(wanted)[:12]}); use that one, or load it with foreign=True.")
+    return metadata | {"foreign": True}

@@ -14,7 +14,7 @@ from .backend import mx, nn  # isort: skip
 from mlx.utils import tree_flatten, tree_unflatten
 
 from .errors import BadInput
-from .targets import expect, read_safetensors
+from .targets import expect, read_safetensors, share
 
 PUBLISHED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
              "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -56,20 +56,6 @@ class GatedLoRALinear(nn.Module):
         return mx.addmm(y.astype(mx.float32), narrow, self.lora_b).astype(y.dtype)
 
 
-def share(module: nn.Module) -> nn.Module:
-    """A new tree of modules over the same arrays; replacing a submodule in it leaves the original alone."""
-    new = type(module).__new__(type(module))
-    nn.Module.__init__(new)
-    new.__dict__.update(module.__dict__, _no_grad=set(module._no_grad))  # freezing one must not freeze the other
-    for name, value in module.items():
-        if isinstance(value, nn.Module):
-            value = share(value)
-        elif isinstance(value, list):
-            value = [share(v) if isinstance(v, nn.Module) else v for v in value]
-        dict.__setitem__(new, name, value)
-    return new
-
-
 def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int = 0):
     """An adapted view of ``model`` with A ~ N(0, 0.01^2) and B = 0, and its gate (all rows off).
 
@@ -86,6 +72,8 @@ def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int 
                 base = layer[owner][name]
                 key, sub = mx.random.split(key)
                 out, inner = base.weight.shape
+                if isinstance(base, nn.QuantizedLinear):  # whose weights lie packed in 32-bit words
+                    inner *= 32 // base.bits
                 a = 0.01 * mx.random.normal((inner, rank), key=sub)
                 layer[owner][name] = GatedLoRALinear(base, a, mx.zeros((rank, out)), gate)
     return adapted, gate

@@ -27,7 +27,8 @@ class DecodeRow(Row):
     """One generation of one arm on one prompt. Times are seconds of wall clock, the lists have one entry a cycle.
 
     ``section`` tells apart the parts of an Act that decode the same arm. Lists that only some arms have are empty elsewhere:
-    the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal.
+    the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal. What was
+    done to the target or to the machine, where something was: its precision, the relative change of its weights, the condition.
     """
 
     kind: Literal["decode"]
@@ -35,6 +36,9 @@ class DecodeRow(Row):
     prompt_id: str
     category: str
     section: str = ""
+    precision: str = ""
+    condition: str = ""
+    change: Seconds = 0.0
     repeat: Count
     prompt_tokens: Annotated[int, Field(ge=1)]
     tokens: Count
@@ -207,5 +211,31 @@ class CycleCostRow(Row):
     seconds: Annotated[float, Field(gt=0)]
 
 
+class TextEffectRow(Row):
+    """What the precision of the target does to its text on one prompt, drafting apart.
+
+    ``agree_with_full`` counts the leading tokens of its plain continuation that are those of full precision, of ``tokens``;
+    ``argmax_agreement`` is the share of positions along the continuation of full precision where its best token is the same.
+    ``nats_per_token``: of ``held_out_tokens`` of held-out text, the first of them given.
+    """
+
+    kind: Literal["text_effect"]
+    precision: str
+    prompt_id: str
+    category: str
+    tokens: Annotated[int, Field(ge=1)]
+    agree_with_full: Count
+    argmax_agreement: Share
+    held_out_tokens: Annotated[int, Field(ge=2)]
+    nats_per_token: Seconds
+
+    @model_validator(mode="after")
+    def within(self):
+        if self.agree_with_full > self.tokens:
+            raise ValueError(f"{self.agree_with_full} of {self.tokens} tokens agree")
+        return self
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
-                             "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow}
+                             "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
+                             "text_effect": TextEffectRow}

@@ -14,8 +14,7 @@ from mlx_lm.models.qwen3_5 import DecoderLayer
 
 from .decoder import PREFILL_ROWS
 from .drafters import Draft
-from .lora import share
-from .targets import Target
+from .targets import Target, share
 
 
 class _TappedLayer(DecoderLayer):

@@ -2,17 +2,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .backend import mx  # isort: skip
+from .backend import mx, nn  # isort: skip
 
-from mlx.utils import tree_flatten, tree_map_with_path
+from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 from mlx_lm.models import qwen3_5
 from mlx_lm.models.cache import KVCache
-from mlx_lm.utils import load_tokenizer
+from mlx_lm.utils import load_tokenizer, quantize_model
 from safetensors import SafetensorError, safe_open
 
 from . import paths
@@ -21,6 +22,7 @@ from .gdn import RecurrentCache, adopt
 
 EMBEDDED = ("tiny-hybrid",)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
+BITS, GROUPS = (4, 8), (32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Target:
     """The authoritative model. Nothing here or in a drafter changes its weights; :meth:`digest` proves it.
 
     ``model(ids, cache=cache)`` takes int32 ids [1, T] and returns logits [1, T, vocab]; row i predicts position i + 1.
+    ``bits`` of a weight in the quantised matrices, None if none is; ``dtype`` is that of everything else.
     """
 
     model: object
@@ -36,6 +39,7 @@ class Target:
     dtype: str
     context: int
     vocab_size: int
+    bits: int | None = None
 
     def make_cache(self) -> list:
         """A fresh cache per layer: :class:`RecurrentCache` for Gated DeltaNet, mlx-lm's KVCache for attention."""
@@ -54,7 +58,11 @@ class Target:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def parameters(self) -> int:
-        return sum(v.size for _, v in tree_flatten(self.model.parameters()))
+        """How many weights; those of a quantised matrix are counted as they were, its scales and biases are not."""
+        found = dict(tree_flatten(self.model.parameters()))
+        packed = {name.removesuffix(".scales") for name in found if name.endswith(".scales")}
+        extra = {f"{stem}.{name}" for stem in packed for name in ("scales", "biases")}
+        return sum(v.size * 32 // self.bits if name.removesuffix(".weight") in packed else v.size for name, v in found.items() if name not in extra)
 
     def digest(self) -> str:
         """blake2b-256 over every weight in order of name: name, shape, dtype, raw bytes (published system, section 0)."""
@@ -64,7 +72,8 @@ class Target:
         """One line: what this is and what it supports."""
         kinds = [type(c).__name__ for c in self.make_cache()]
         layers = f"{kinds.count('RecurrentCache')} Gated DeltaNet + {kinds.count('KVCache')} attention layers"
-        return f"{self.name}: {self.parameters() / 1e6:.1f} M parameters in {self.dtype}, {layers}, vocabulary {self.vocab_size}"
+        words = f" with {self.bits}-bit matrices" if self.bits else ""
+        return f"{self.name}: {self.parameters() / 1e6:.1f} M parameters in {self.dtype}{words}, {layers}, vocabulary {self.vocab_size}"
 
 
 def digest_of(model) -> str:
@@ -151,6 +160,51 @@ def take_over(model) -> None:
             layer.linear_attn = adopt(layer.linear_attn)
     linear = [layer.is_linear for layer in model.layers]
     model.make_cache = lambda: [RecurrentCache() if is_linear else KVCache() for is_linear in linear]
+
+
+def share(module: nn.Module) -> nn.Module:
+    """A new tree of modules over the same arrays; replacing a submodule in it leaves the original alone."""
+    new = type(module).__new__(type(module))
+    nn.Module.__init__(new)
+    new.__dict__.update(module.__dict__, _no_grad=set(module._no_grad))  # freezing one must not freeze the other
+    for name, value in module.items():
+        if isinstance(value, nn.Module):
+            value = share(value)
+        elif isinstance(value, list):
+            value = [share(v) if isinstance(v, nn.Module) else v for v in value]
+        dict.__setitem__(new, name, value)
+    return new
+
+
+def quantised(target: Target, bits: int, group: int = 64) -> Target:
+    """A copy of ``target`` whose matrices, embedding and tied head included, mlx-lm's own quantiser has rounded (affine).
+
+    Args:
+        bits: 4 or 8 a weight.
+        group: weights that share a scale and a bias; matrices whose rows it does not divide stay as they are.
+
+    Returns:
+        A target of the same name with a digest of its own; it shares no array and no module with ``target``.
+    Raises:
+        BadInput: another number of bits or weights a group, a target that is quantised, an embedding that ``group`` does not divide.
+    """
+    if bits not in BITS or group not in GROUPS:
+        raise BadInput(f"A target cannot be put in {bits!r} bits by groups of {group!r}; choose 4 or 8 bits and groups of 32, 64 or 128.")
+    if target.bits is not None:
+        raise BadInput(f"Target {target.name!r} has {target.bits}-bit matrices already; quantise the original.")
+    model = share(target.model)
+    with redirect_stdout(io.StringIO()):  # it prints the bits a weight
+        quantize_model(model, {}, group, bits)
+    if not isinstance(model.language_model.model.embed_tokens, nn.QuantizedEmbedding):
+        raise BadInput(f"Groups of {group} do not divide the rows of {target.name!r}; choose smaller ones.")
+    return replace(target, model=own_arrays(model), bits=bits)
+
+
+def own_arrays(model):
+    """``model`` itself, with arrays that no other model refers to."""
+    model.update(tree_map(mx.array, model.parameters()))
+    mx.eval(model.parameters())
+    return model
 
 
 def tensor_names(path: Path) -> list[str]:

@@ -18,23 +18,10 @@ from ..policies import ByConditionalValue, ByEntropy, ByExpectedValue, BySurviva
 from ..records import sha256
 from ..statistics import by
 from ..targets import Target
-from ..train.grammar import CATEGORIES, document
-from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
+from .common import CONTEXT_SEED, WARMUP_PROMPTS, Arm, check_room, context_prompt, decode_rows, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
 
 ACT, K, WIDTHS = "act4s_rest", 4, (2, 4, 8)
 COST_WIDTHS, COST_TOKENS = (0, 1, 2, 4, 8), 32
-CONTEXT_SEED = "act4s/context"
-
-
-def context_prompt(target: Target, length: int) -> dict:
-    """One prompt of ``length`` tokens: held-out documents of the grammar, the categories in turn, without end-of-text ids."""
-    ids: list[int] = []
-    for number in range(length):  # a document has more than one token
-        category = list(CATEGORIES)[number % len(CATEGORIES)]
-        ids += target.encode(document(category, number // len(CATEGORIES), CONTEXT_SEED, held_out=True) + "\n\n")
-        if len(ids) >= length:
-            break
-    return {"id": f"context-{length}", "category": "context", "ids": ids[:length]}
 
 
 def shuffled_path(target: Target) -> Path:

@@ -17,16 +17,19 @@ from pathlib import Path
 import numpy as np
 
 from .. import condition, paths
-from ..decoder import generate
+from ..decoder import Session, generate
 from ..drafters import load_drafter
 from ..environment import provenance
 from ..errors import BadInput
 from ..records import Journal
 from ..statistics import distinct_ratio, looped_fraction
 from ..targets import Target, load_target, mx
+from ..train.grammar import CATEGORIES, document
 
 MANTISSA_BITS = {"float32": 23, "bfloat16": 7}
 WARMUP_PROMPTS, WARMUP_TOKENS = 3, 8
+CONTEXT_SEED = "act4s/context"
+FORCED_ROWS = 12_288  # of one forward of the audit: attention scores of four heads are then 2.4 GB
 log = logging.getLogger(__name__)
 
 Arm = Callable[[list[int], int], tuple[list[int], dict]]
@@ -43,9 +46,34 @@ def prompt_suite(count: int | None = None) -> list[dict]:
     return [p for p in prompts if p["id"] in chosen]
 
 
+def context_prompt(target: Target, length: int, which: int = 0) -> dict:
+    """A prompt of ``length`` tokens: held-out documents of the grammar, the categories in turn, without end-of-text ids.
+
+    ``which`` gives another text with another first category; a shorter prompt is the beginning of a longer one.
+    """
+    ids: list[int] = []
+    for number in range(length):  # a document has more than one token
+        category = list(CATEGORIES)[(number + which) % len(CATEGORIES)]
+        text = document(category, number // len(CATEGORIES), f"{CONTEXT_SEED}/{which}" if which else CONTEXT_SEED, held_out=True)
+        ids += target.encode(text + "\n\n")
+        if len(ids) >= length:
+            break
+    return {"id": f"context-{length}" + f"-{which}" * (which > 0), "category": "context", "ids": ids[:length]}
+
+
 def ulp(value: float, dtype: str) -> float:
     """The distance between neighbouring numbers of ``dtype`` at ``value``."""
     return 2.0 ** (math.floor(math.log2(max(abs(value), 1e-30))) - MANTISSA_BITS[dtype])
+
+
+def teacher_forced(target: Target, prompt: list[int], tokens: list[int]) -> np.ndarray:
+    """Float32 logits [len(tokens), vocab] before each of ``tokens``, in one uncached forward; a prompt too long for that is prefilled."""
+    ids, cache, first = prompt + tokens, None, len(prompt) - 1
+    if len(ids) > FORCED_ROWS:
+        session = Session(target)
+        session.feed(prompt)
+        ids, cache, first = ids[first:], session.cache, 0
+    return np.array(target.model(mx.array([ids]), cache=cache)[0, first:-1].astype(mx.float32))
 
 
 def audit(target: Target, prompt: list[int], reference: list[int], emitted: list[int]) -> dict:
@@ -58,7 +86,7 @@ def audit(target: Target, prompt: list[int], reference: list[int], emitted: list
     if emitted == reference:
         return {"identical_to_ar": True, "first_divergence": None, "divergence_gap_ulps": None, "divergence_positions_checked": 0}
     first = next((i for i, (a, b) in enumerate(zip(reference, emitted)) if a != b), min(len(reference), len(emitted)))
-    logits = np.array(target.model(mx.array([prompt + emitted]))[0, len(prompt) - 1 : -1].astype(mx.float32))
+    logits = teacher_forced(target, prompt, emitted)
     chosen = logits[np.arange(len(emitted)), emitted]
     best = logits.max(axis=-1)
     gaps = [(b - c) / ulp(max(abs(b), abs(c)), target.dtype) for b, c in zip(best.tolist(), chosen.tolist())]
@@ -114,8 +142,9 @@ def decode_rows(target: Target, prompts: Sequence[dict], arms: Mapping[str, Arm]
         warm: prompts of the warm-up pass; by default the first few of ``prompts``.
         fields: added to every row, such as the section of the Act.
     """
-    encoded = {p["id"]: p["ids"] if "ids" in p else target.encode(p["text"]) for p in prompts}
-    for p in prompts[:WARMUP_PROMPTS] if warm is None else warm:
+    warm = prompts[:WARMUP_PROMPTS] if warm is None else warm
+    encoded = {p["id"]: p["ids"] if "ids" in p else target.encode(p["text"]) for p in [*prompts, *warm]}
+    for p in warm:
         for arm in arms.values():
             arm(encoded[p["id"]], min(WARMUP_TOKENS, tokens))
     for repeat in range(repeats):

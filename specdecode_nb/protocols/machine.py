@@ -1,0 +1,138 @@
+"""Decode while the machine is quiet, while the measuring process has a low priority, and while a core is taken.
+
+Priority cannot be given back without privileges, so the measuring is done by child processes, one at each priority, that
+read requests as lines of JSON and answer with rows. Competitors spin only while a request is answered. Every child is
+killed on the way out, whatever the reason, and ends by itself once its parent is gone.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+CONDITIONS = ("quiet", "low_priority", "busy_core")
+NICE = 10
+SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(10**6): pass"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def child(arguments: Sequence[str], **options) -> Iterator[subprocess.Popen]:
+    """A Python process that is gone when the block is left."""
+    # a group of its own, so that Ctrl-C reaches the parent alone; the same session, since schedulers may divide time by session first
+    process = subprocess.Popen([sys.executable, *arguments], process_group=0, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
+
+
+@contextmanager
+def busy(count: int) -> Iterator[list[subprocess.Popen]]:
+    """``count`` processes that do nothing but spin, at the priority of this one."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(child(["-c", SPIN, str(os.getpid())])) for _ in range(count)]
+
+
+class Worker:
+    """A child that decodes on request. ``niceness``: its own, as it says itself."""
+
+    def __init__(self, process: subprocess.Popen, errors):
+        self.process, self._errors, self.niceness = process, errors, None
+
+    def ask(self, request: dict) -> Generator[dict]:
+        """Send one request and yield the rows of the answer. Raises RuntimeError with the child's last words if it fails."""
+        self.send(request)
+        yield from self.answer()
+
+    def send(self, request: dict) -> None:
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # what it wrote before it ended says why
+
+    def answer(self) -> Generator[dict]:
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                self._errors.seek(0)
+                words = self._errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
+                raise RuntimeError(f"A measuring process ended with status {self.process.wait()}: {words[-1]}")
+            answer = json.loads(line)
+            if answer.get("done"):
+                self.niceness = answer["niceness"]
+                return
+            yield answer
+
+
+@contextmanager
+def worker(setup: dict, nice: int) -> Iterator[Worker]:
+    """A :class:`Worker` at ``nice`` above this process, whose first answer says that it has loaded what ``setup`` names.
+
+    ``setup``: target, dtype, drafter and block, as a protocol's parameters have them.
+    """
+    package = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))}
+    with tempfile.TemporaryFile() as errors, child(["-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                                                   env=environment) as process:
+        made = Worker(process, errors)
+        made.send(setup | {"nice": nice})
+        yield made
+
+
+@contextmanager
+def conditions(setup: dict) -> Iterator[Callable[[str, dict], Generator[dict]]]:
+    """``decode(condition, request)`` gives the rows of a request measured under a condition; see :func:`worker` for ``setup``.
+
+    A request holds prompts, tokens, warm and fields, arguments of :func:`.common.decode_rows`.
+    """
+    with worker(setup, 0) as usual, worker(setup, NICE) as low:
+        for each in (usual, low):
+            list(each.answer())
+
+        def decode(condition: str, request: dict) -> Generator[dict]:
+            measuring = low if condition == "low_priority" else usual
+            with busy({"quiet": 0, "low_priority": cores(), "busy_core": 1}[condition]):
+                yield from measuring.ask(request)
+
+        yield decode
+
+
+def serve(requests, answers) -> None:
+    """The loop of a child: the first line is its setup, every further one a request."""
+    from ..targets import load_target
+    from .common import decode_rows
+    from .dflash_rest import pair_of_arms  # which takes the conditions from here
+
+    setup = json.loads(next(requests))
+    niceness = os.nice(setup["nice"])
+    target = load_target(setup["target"], setup["dtype"])
+    arms = pair_of_arms(target, setup["drafter"], setup["block"])
+    while True:
+        answers.write(json.dumps({"done": True, "niceness": niceness}) + "\n")
+        answers.flush()
+        line = next(requests, None)
+        if line is None:
+            return
+        r = json.loads(line)
+        for row in decode_rows(target, r["prompts"], arms, r["tokens"], 1, warm=r["warm"], niceness=niceness, **r["fields"]):
+            answers.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    out, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    serve(iter(sys.stdin.readline, ""), out)
