@@ -21,8 +21,20 @@
 # The curve that the post reads as decay *with context* is a decay with *generated tokens*. And three quantities are all called acceptance.
 
 # %% tags=["parameters"]
-target = "tiny-hybrid"   # whose measured rows to show
-rows = ""                # row file; empty: the committed one of the target
+target = "tiny-hybrid"               # model that decides every token: a name, folder or hub id
+blocks = [4, 5, 8, 16]               # block widths of the drafter in rows, the anchor counted
+tokens = 128                         # new tokens a prompt
+repeats = 1                          # passes over the prompts, arms interleaved
+prompts = 27                         # prompts of the suite, 1 to 27
+dtype = "float32"                    # number format of the target: float32 or bfloat16
+part = "sweep"                       # what measure=True measures: the sweep over blocks and rules, or the rest
+block = 5                            # rest: block width in rows
+rest_prompts = 9                     # rest: prompts of every section but the contexts
+contexts = [512, 2048, 8192, 26000]  # rest: tokens of the prompt
+lengths = [64, 256, 1024]            # rest: new tokens a prompt
+measure = False                      # True: measure again; False: draw from recorded rows
+reduced = False                      # True: a short measurement whose captions say that it is one
+rows = ""                            # row file; empty: the committed one of the target
 
 # %%
 import numpy as np

@@ -209,6 +209,21 @@ DECOUPLED = (
     *(p for p in MEASURED if p.name == "rows"),
 )
 DRAWING = ("target", "rows", "measure", "part")  # the parameters that matter where nothing is measured
+BLOCKS = (
+    MEASURED[0],
+    Param("blocks", list, [4, 5, 8, 16], "block widths of the block-diffusion drafter, the anchor counted", "rows", 2, 64),
+    Param("tokens", int, 128, "new tokens a prompt", "tokens", 1, 4096),
+    Param("repeats", int, 1, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
+    *(p for p in MEASURED if p.name == "dtype"),
+    Param("part", str, "sweep", "what to measure: the sweep over blocks and rules, or the rest (precisions, contexts, lengths, modified targets, loads)",
+          choices=("sweep", "rest")),
+    Param("block", int, 5, "block width of the rest, part=rest", "rows", 2, 64),
+    Param("rest_prompts", int, 9, "prompts of every section but the contexts, part=rest", "", 1, 27),
+    Param("contexts", list, [512, 2048, 8192, 26000], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
+    Param("lengths", list, [64, 256, 1024], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
+    *(p for p in MEASURED if p.name in ("measure", "reduced", "rows")),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
@@ -218,6 +233,9 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4u2": Act("act4u2", UNDO, "specdecode_nb.protocols.act4u2:measure",
                   {"tokens": 24, "repeats": 1, "prompts": 9, "block_sizes": [2, 4], "widths": [3, 5, 9], "commits": 5}),
     "act4u6": Act("act4u6", DECOUPLED, "specdecode_nb.protocols.act4u6:measure", {"tokens": 32, "repeats": 1, "cost_repeats": 1, "prompts": 9}),
+    "dflash": Act("dflash", BLOCKS, "specdecode_nb.protocols.dflash:measure",
+                  {"tokens": 48, "prompts": 9, "blocks": [4, 5, 16], "rest_prompts": 2, "contexts": [512, 2048], "lengths": [32, 128]},
+                  {"rest": "specdecode_nb.protocols.dflash_rest:measure"}),
     "overview": Act("overview", ()),
 }
 

@@ -7,10 +7,10 @@ import pandas as pd
 
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
-from . import palette, published, rest, staging, undo, verdicts
+from . import block, palette, published, rest, staging, undo, verdicts
 
-BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",)}  # further row files of an Act
-JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes,
+BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
+JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file)}  # row files with rules of their own
 
 

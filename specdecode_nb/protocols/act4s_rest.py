@@ -5,7 +5,7 @@ widths are measured in the warm-up of the same run and kept as rows; the policie
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .. import paths
@@ -49,9 +49,9 @@ def policy_arms(target: Target, drafter: UnoDrafter, costs: Mapping[int, float])
             | {arm: drafting_arm(target, drafter, rule) for arm, rule in rules.items()})
 
 
-def cost_rows(target: Target, drafter: UnoDrafter, prompts: list[dict], tokens: int, done: set) -> Iterator[dict]:
+def cost_rows(target: Target, drafter, prompts: list[dict], tokens: int, done: set, widths: Sequence[int] = COST_WIDTHS) -> Iterator[dict]:
     """Time of the cycles of each width on the warm-up prompts; one generation a width is dropped first."""
-    for width in COST_WIDTHS:
+    for width in widths:
         for i, p in enumerate([prompts[0], *prompts]):
             if i and (width, p["id"]) in done:
                 continue
