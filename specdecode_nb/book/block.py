@@ -81,7 +81,8 @@ def slots(rows: Sequence[dict], arm: str) -> int:
 
 def conditional(rows: Sequence[dict], most: int = 7) -> pd.DataFrame:
     """By drafting arm: P(position j accepted | drafted, and all before it accepted); positions beyond ``most`` are left out."""
-    return frame([{"arm": arm} | {f"j={j}": p for j, p in enumerate(st.conditional(arm_rows(rows, arm), min(most, slots(rows, arm))), 1)} for arm in drafting(rows)])
+    reached = {arm: st.conditional(arm_rows(rows, arm), min(most, slots(rows, arm))) for arm in drafting(rows)}
+    return frame([{"arm": arm} | {f"j={j}": p for j, p in enumerate(told, 1)} for arm, told in reached.items()])
 
 
 def survival(rows: Sequence[dict]) -> dict[str, list[float]]:
@@ -127,7 +128,8 @@ def break_even(file: RowFile) -> pd.DataFrame:
             predicted, measured = emitted / cycles * step / cycle, step / milliseconds(mine)
             entry |= {"tokens per cycle": emitted / cycles, "predicted": predicted, "measured": measured, "error": 100 * (predicted / measured - 1)}
         entries.append(entry)
-    return frame(entries, **dict.fromkeys(("draft", "verify", "commit", "cycle"), "ms"), **{"must accept": "of drafted", "predicted": "x plain", "measured": "x plain", "error": "%"})
+    return frame(entries, **dict.fromkeys(("draft", "verify", "commit", "cycle"), "ms"),
+                 **{"must accept": "of drafted", "predicted": "x plain", "measured": "x plain", "error": "%"})
 
 
 def price(file: RowFile, width: int) -> Found | tuple[None]:
@@ -161,9 +163,11 @@ def numbers(file: RowFile) -> dict[str, Found]:
     blocks = [r for r in rows if r["arm"] in arms.values()]
     checked = [r for r in rows if r["arm"] != "ar"]
     table = break_even(file)
-    out: dict[str, Found] = {"best_over_plain": ratio(rows, top, control), "rows_not_plain": (sum(not r["identical_to_ar"] for r in checked), None, None, len(checked)),
+    out: dict[str, Found] = {"best_over_plain": ratio(rows, top, control),
+                             "rows_not_plain": (sum(not r["identical_to_ar"] for r in checked), None, None, len(checked)),
                              "broken_identity": (broken(rows), None, None, sum(r["cycles"] > 0 and r["arm"] != ADAPTER for r in rows)),
-                             "head_over_plain": ratio(rows, HEAD, control), "best_over_head": ratio(rows, top, HEAD), "best_over_adapter": ratio(rows, top, ADAPTER),
+                             "head_over_plain": ratio(rows, HEAD, control), "best_over_head": ratio(rows, top, HEAD),
+                             "best_over_adapter": ratio(rows, top, ADAPTER),
                              "lookup_over_best": ratio(rows, LOOKUP, top), f"price_{WIDE}": price(file, WIDE),
                              "model_error": (float(table["error"].abs().max()), None, None, len(arms))}
     out |= {f"{name}_over_fixed": ratio(rows, arm, top) for name, arm in RULES.items()}

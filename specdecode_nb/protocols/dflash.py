@@ -49,7 +49,8 @@ def arms_of(target: Target, drafters: Mapping, blocks: Sequence[int], costs: Map
     block, widest = drafters["dflash"], max(blocks)
     rules = {"adapt_value": ByConditionalValue(costs, allowed=(0, *range(2, widest + 1)), exact=0), "adapt_mlx_vlm": ByAcceptance(start=widest),
              "adapt_dflash_mlx": ByProbing(costs, full=widest, short=min(SHORT, widest))}
-    return (plain_arms(target) | {f"mtp{HEAD - 1}": drafting_arm(target, drafters["mtp"], HEAD), f"uno_k{OTHERS}": drafting_arm(target, drafters["uno"], OTHERS)}
+    return (plain_arms(target) | {f"mtp{HEAD - 1}": drafting_arm(target, drafters["mtp"], HEAD),
+                                  f"uno_k{OTHERS}": drafting_arm(target, drafters["uno"], OTHERS)}
             | {f"dflash_b{b}": drafting_arm(target, block, b) for b in blocks} | {arm: drafting_arm(target, block, rule) for arm, rule in rules.items()}
             | {f"ngram2_k{OTHERS}": drafting_arm(target, NgramDrafter(2), OTHERS)})
 
