@@ -164,6 +164,7 @@ def test_doctor_prints_its_rows(capsys, monkeypatch):
 def test_build_run_figures_and_check_of_a_small_book(capsys, tmp_path, monkeypatch):
     root = tree(tmp_path / "book")
     monkeypatch.setenv("SPECDECODE_ROOT", str(root))
+    monkeypatch.setattr("specdecode_nb.book.check.BOOK", ("overview",))
     monkeypatch.chdir(tmp_path)
     status, out, err = call(capsys, "check")
     assert status == 1 and "overview" in err and "build" in err

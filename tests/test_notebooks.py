@@ -9,9 +9,10 @@ import pytest
 
 from book_tools import HEADER, PARAMETERS, REPOSITORY, SMALL, tree
 from specdecode_nb import paths
-from specdecode_nb.book import check, notebooks
+from specdecode_nb.book import check, digests, notebooks
 from specdecode_nb.book.errors import RunFailed
 from specdecode_nb.errors import BadInput
+from specdecode_nb.records import save_rows
 
 BODY = "# %%\nx = 1\n"
 
@@ -29,7 +30,7 @@ def source(tmp_path, text):
     (HEADER + PARAMETERS.replace('rows = ""', 'rows = "" + "a"') + BODY, "literals only; move line 2"), (HEADER + PARAMETERS.replace('"tiny-hybrid"', '"other"'), "'target' .* is 'other'"),
     (HEADER + PARAMETERS.replace('rows = ""', "rows = 0"), "'rows'"), (HEADER + PARAMETERS.replace('rows = ""', 'rwos = ""'), "'rows'"),
     (HEADER + PARAMETERS.replace('rows = ""', 'rows = ""\nextra = 1'), "'extra'"), (HEADER + PARAMETERS.replace('rows = ""', "import os"), "literals only"),
-    (HEADER + PARAMETERS.replace("target = ", "target, y = "), "literals only")])
+    (HEADER + PARAMETERS.replace("target = ", "target, y = "), "literals only"), (HEADER + PARAMETERS.replace('rows = ""', "rows = ("), "not Python")])
 def test_a_source_that_would_run_with_wrong_parameters_is_refused(tmp_path, text, words):
     with pytest.raises(BadInput, match=words):
         notebooks.read_source("act1", source(tmp_path, text))
@@ -105,6 +106,7 @@ def book(built, tmp_path, monkeypatch):
     """A copy of the built tree, to break."""
     root = shutil.copytree(built[0], tmp_path / "book")
     monkeypatch.setenv("SPECDECODE_ROOT", str(root))
+    monkeypatch.setattr(check, "BOOK", ("overview",))
     return root
 
 
@@ -153,12 +155,155 @@ def test_whatever_is_changed_by_hand_is_found(book, name, old, new, words):
     assert any(words in line for line in found), found
 
 
+def showing(root, change):
+    """Edit the committed notebook as a reader's editor would: ``change(book)``, saved without a word of what was run."""
+    path = root / "notebooks" / "overview.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    change(nb)
+    path.write_bytes(notebooks.written(nb))
+
+
+def output(nb, kind, part=""):
+    """(cell, output) of the first output of a MIME type that holds ``part``."""
+    return next((c, o) for c in nb.cells for o in c.get("outputs", []) if kind in o.get("data", {}) and part in o.data[kind])
+
+
+def put(kind, old, new):
+    def change(nb):
+        data = output(nb, kind, old)[1].data
+        data[kind] = data[kind].replace(old, new)
+    return change
+
+
+def retell_picture(nb):
+    output(nb, "image/png")[1].data["text/plain"] = "Another text."
+
+
+def drop_picture(nb):
+    cell, shown = output(nb, "image/png")
+    cell.outputs.remove(shown)
+
+
+def double_picture(nb):
+    cell, shown = output(nb, "image/png")
+    cell.outputs.append(shown)
+
+
+@pytest.mark.parametrize("change, words", [
+    (put("text/html", "1.5", "1.7"), "other outputs than its run gave at cell 2 (page.number("), (put("text/markdown", "A number: 0.50", "A number: 0.50, which is much"), "cell 2"),
+    (retell_picture, "cell 3 (page.figure("), (drop_picture, "cell 3 (page.figure("), (double_picture, "cell 3 (page.figure("),
+    (lambda nb: nb.cells[1].outputs.append(nbformat.v4.new_output("stream", name="stdout", text="42\n")), "cell 1 (import pandas"),
+    (lambda nb: nb.metadata.update(authors=["x"]), "other notebook metadata"), (lambda nb: nb.cells[0].metadata.update(collapsed=True), "does not write at cell 0"),
+    (lambda nb: nb.cells[0].update(id="a-b"), "does not write at cell 0"), (lambda nb: nb.cells[2].metadata.specdecode.pop("outputs"), "other outputs than its run gave at cell 2"),
+    (lambda nb: nb.cells[2].metadata.update(tags=["hide"]), "stale at cell 2")])
+def test_an_executed_notebook_that_was_edited_is_found(book, change, words):
+    showing(book, change)
+    found = check.problems()
+    assert any(line.startswith("overview ") and words in line for line in found), found
+
+
+def test_digests_of_outputs_take_little_room(built):
+    text = (built[0] / "notebooks" / "overview.ipynb").read_text()
+    lines = [line for line in text.splitlines() if re.match(r' *"outputs": "[0-9a-f]{16}",?$', line)]
+    assert len(lines) == 4 and sum(map(len, lines)) < 200
+
+
+def test_every_act_has_to_be_there(book, monkeypatch):
+    monkeypatch.setattr(check, "BOOK", ("overview", "act3"))
+    found = check.problems()
+    assert len(found) == 2 and "no notebook source for act3" in found[0] and "notebooks/act3.ipynb has not been built" in found[1]
+    monkeypatch.undo()
+    assert check.BOOK == ("overview", *paths.ACTS)
+
+
+@pytest.mark.parametrize("name, data, words", [
+    ("figures/numbers.tex", None, "figures/numbers.tex is missing"), ("figures/numbers.json", None, "figures/numbers.json is missing"),
+    ("figures/numbers.json", b"[]", "numbers.json is no record of numbers at the top"), ("figures/numbers.json", b"{", "numbers.json is not JSON"),
+    ("figures/numbers.json", b'{"overview.half": 1}', "numbers.json is no record of numbers at overview.half"), ("figures/tables/overview-small.csv", b"\xff", "figures/tables/overview-small.csv cannot be read (Unicode"),
+    ("figures/overview-curve.json", b"\xff", "figures/overview-curve.json cannot be read"), ("notebooks/source/overview.py", b"\xff", "Notebook source"),
+    ("notebooks/source/overview.py", b"\x00", "jupytext header"), ("data/digests.json", b"[]", "data/digests.json is no record"), ("data/digests.json", None, "data/digests.json is missing"),
+    ("data/published/act1.json", b"\xff", "act1.json cannot be read")])
+def test_one_damaged_file_does_not_hide_the_others(book, name, data, words):
+    edit(book / "figures" / "tables" / "overview-small.tex", "1.5", "1.6")
+    (book / name).unlink() if data is None else (book / name).write_bytes(data)
+    found = check.problems()
+    assert sum(words in line for line in found) >= 1 and any("overview-small.tex is not the one" in line for line in found), found
+    assert len(found) < 7 and not any("half" in line and "None" in line for line in found)
+
+
+def test_files_that_nothing_makes_or_reads_are_found(book):
+    stray = ["figures/foo.png", "figures/overview-nope.png", "figures/tables/overview-nope.csv", "figures/tables/overview-small.txt", "notebooks/notes.md", "notebooks/source/act9.py",
+             "data/published/act9.json", "data/notes.txt", "figures/overview-curve-old.svg"]
+    for name in [*stray, "figures/.hidden", "notebooks/.ipynb_checkpoints/x.ipynb"]:
+        (book / name).parent.mkdir(exist_ok=True)
+        (book / name).write_text("{}")
+    found = [line for line in check.problems() if line.endswith("remove it.")]
+    assert sorted(line.split()[0] for line in found) == sorted(stray)
+    edit(book / "figures" / "numbers.json", '"overview.half"', '"act9.half"')
+    assert any("numbers of 'act9'" in line for line in check.problems())
+
+
+def rows_file(path, act="act4s", target="tiny", provenance=None, **config):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return save_rows(path, act, target, provenance or {}, config, [])
+
+
+def test_rows_are_where_their_act_and_target_say(book):
+    folder = book / "data" / "measured"
+    for place in ("tiny/act4s.json", "foo/act4s.json", "tiny/act4u2.json"):
+        rows_file(folder / place)
+    found = "\n".join(check.problems())
+    assert "data/measured/foo/act4s.json holds rows of 'act4s' on 'tiny', not of 'act4s' on 'foo'" in found and "data/measured/tiny/act4u2.json holds rows of 'act4s'" in found
+    assert "data/measured/tiny/act4s.json holds" not in found and "data/measured/tiny/act4s.json is drawn by no notebook" in found
+
+
+# --- what rows were measured with ---
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    """A target with an adapter and a control, prompts, and rows of each; recorded as a build does."""
+    monkeypatch.setenv("SPECDECODE_ROOT", str(tmp_path))
+    folder = tmp_path / "data" / "models" / "tiny"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "uno.json", "uno.safetensors", "control.json", "control.safetensors", "training.json", ".hidden"):
+        (folder / name).write_text(name)
+    (tmp_path / "data" / "prompts").mkdir()
+    (tmp_path / "data" / "prompts" / "suite.json").write_text("{}")
+    rows_file(tmp_path / "data" / "measured" / "tiny" / "act4s.json", provenance={"drafter": {"name": "uno"}}, prompts=["a"])
+    control = digests.current()["data/models/tiny/control.safetensors"]
+    rows_file(tmp_path / "data" / "measured" / "tiny" / "act4s_rest.json", "act4s_rest", prompts=["a"], adapter=control)
+    rows_file(tmp_path / "data" / "measured" / "tiny" / "uno_recipes.json", "uno_recipes")
+    digests.write()
+    return tmp_path
+
+
+@pytest.mark.parametrize("name, used", [
+    ("models/tiny/model.safetensors", ["act4s", "act4s_rest", "uno_recipes"]), ("models/tiny/config.json", ["act4s", "act4s_rest", "uno_recipes"]), ("models/tiny/uno.safetensors", ["act4s"]),
+    ("models/tiny/uno.json", ["act4s"]), ("models/tiny/control.safetensors", ["act4s_rest"]), ("models/tiny/training.json", []), ("prompts/suite.json", ["act4s", "act4s_rest"])])
+def test_a_changed_or_deleted_model_or_prompt_is_found_with_its_rows(models, name, used):
+    assert list(digests.problems()) == [] and ".hidden" not in (models / "data" / "digests.json").read_text()
+    path = models / "data" / name
+    path.write_bytes(path.read_bytes() + b" ")
+    (changed,) = digests.problems()
+    path.unlink()
+    (gone,) = digests.problems()
+    assert f"data/{name} has changed since" in changed and f"data/{name} is in data/digests.json but missing" in gone
+    assert re.findall(r"measured/tiny/(\w+)\.json", changed) == re.findall(r"measured/tiny/(\w+)\.json", gone) == used
+
+
+def test_a_new_model_file_is_found_until_the_next_build(models):
+    (models / "data" / "models" / "tiny" / "new.safetensors").write_bytes(b"x")
+    assert ["data/models/tiny/new.safetensors is not in" in line for line in digests.problems()] == [True]
+    digests.write()
+    assert list(digests.problems()) == []
+
+
 def test_pictures_stray_and_missing_files_are_found(book):
     (book / "figures" / "overview-curve.png").write_bytes(b"x")
     (book / "figures" / "act9-x.png").write_bytes(b"x")
     (book / "notebooks" / "act2.ipynb").write_text("{}")
     found = "\n".join(check.problems())
-    assert all(words in found for words in ("overview-curve.png is not the one", "figures/act9-x.png has no notebook source", "notebooks/act2.ipynb has no notebook source"))
+    assert all(words in found for words in ("overview-curve.png is not the one", "figures/act9-x.png belongs to no Act", "notebooks/act2.ipynb belongs to no Act"))
     (book / "notebooks" / "overview.ipynb").unlink()
     assert any("overview" in line and "build" in line for line in check.problems())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -26,8 +27,8 @@ import specdecode_nb
 
 from .. import paths
 from ..errors import BadInput
-from ..records import sha256, write_atomic
-from . import acts, numbers
+from ..records import read_text, sha256, write_atomic
+from . import acts, digests, numbers
 from .errors import RunFailed
 from .page import COMMAND, OUT
 
@@ -46,7 +47,7 @@ def read_source(act: str, path: Path | None = None) -> NotebookNode:
     path = path or source_path(act)
     if not path.is_file():
         raise BadInput(f"There is no notebook source for {act} yet; write notebooks/source/{act}.py.")
-    book = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+    book = jupytext.reads(read_text(path, "notebook source"), fmt="py:percent")
     if book.metadata.get("kernelspec", {}).get("name") != "python3" or "jupytext" not in book.metadata:
         raise BadInput(f"{path.name} has no full jupytext header with the kernelspec python3; begin it as the other sources do.")
     for number, cell in enumerate(book.cells):
@@ -62,7 +63,11 @@ def check_parameters(act: str, name: str, book: NotebookNode) -> None:
     if len(tagged) != bool(spec.params):
         raise BadInput(f"{name} has {len(tagged)} cells tagged parameters; it needs {int(bool(spec.params))}.")
     found = {}
-    for statement in ast.parse(tagged[0].source).body if tagged else ():
+    try:
+        body = ast.parse(tagged[0].source).body if tagged else ()
+    except (SyntaxError, ValueError) as error:
+        raise BadInput(f"The parameters cell of {name} is not Python ({error}); correct it.") from None
+    for statement in body:
         try:
             (goal,) = statement.targets
             found[goal.id] = ast.literal_eval(statement.value)
@@ -143,7 +148,9 @@ def execute(act: str, params: dict, staging: Path, cwd: Path, command: str, sour
         where = f" in cell {counted} ({first.strip()})" if first else ""
         raise RunFailed(f"{act} stopped{where}: {failure or reason}.")
     saved.unlink()
-    return normalise(act, book)
+    book = normalise(act, book)
+    nbformat.validate(book)
+    return book
 
 
 def faults(act: str, book: NotebookNode) -> Iterator[tuple[int, str]]:
@@ -172,7 +179,10 @@ def closing(book: NotebookNode) -> dict:
 
 
 def normalise(act: str, book: NotebookNode) -> NotebookNode:
-    """The same notebook without timings, paths, versions of the kernel or random ids: an allow-list, not a drop-list."""
+    """The same notebook without timings, paths, versions of the kernel or random ids: an allow-list, not a drop-list.
+
+    Each code cell gets the digests of its source and of its outputs, so what this makes of its own result is that result.
+    """
     clean = nbformat.v4.new_notebook(metadata={"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
     clean.nbformat_minor = 5
     ordinal = 0
@@ -183,10 +193,10 @@ def normalise(act: str, book: NotebookNode) -> NotebookNode:
         if cell.metadata.get("tags"):
             kept.metadata["tags"] = list(cell.metadata.tags)
         if cell.cell_type == "code":
-            kept.metadata["specdecode"] = {"source": sha256(cell.source.encode())[:16]}
             kept.execution_count, kept.outputs = cell.execution_count, [tidy(output) for output in cell.outputs]
+            shown = json.dumps(kept.outputs, sort_keys=True).encode()
+            kept.metadata["specdecode"] = NotebookNode(source=sha256(cell.source.encode())[:16], outputs=sha256(shown)[:16])
         clean.cells.append(kept)
-    nbformat.validate(clean)
     return clean
 
 
@@ -268,6 +278,7 @@ def build(act: str) -> Path:
         install(act, staging, paths.figures())
         path = paths.notebooks() / f"{act}.ipynb"
         write_atomic(path, written(book))
+        digests.write()
     (paths.root() / "out" / "failed" / f"{act}.ipynb").unlink(missing_ok=True)
     return path
 

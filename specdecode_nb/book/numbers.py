@@ -11,6 +11,7 @@ from .tables import latex
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
+FIELDS = {"value", "text", "unit", "source"}
 USE = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
@@ -66,7 +67,13 @@ def canonical(items: dict) -> str:
 
 
 def load(path: Path) -> dict:
-    return parse(read_text(path, "file of numbers"), path.name) if path.exists() else {}
+    """The numbers of a numbers.json by name; none without the file. Raises BadInput for anything else than such a file."""
+    items = parse(read_text(path, "file of numbers"), path.name) if path.exists() else {}
+    odd = "the top" if not isinstance(items, dict) else next((key for key, item in items.items() if not isinstance(item, dict) or set(item) != FIELDS
+                                                              or not all(isinstance(item[f], str) for f in FIELDS - {"value"})), None)
+    if odd is not None:
+        raise BadInput(f"{path.name} is no record of numbers at {odd}; restore it, or remove it and run `specdecode-nb build`.")
+    return items
 
 
 def as_latex(every: dict) -> str:
