@@ -64,7 +64,7 @@ def main() -> int:
         python = environment(".venv", extras)
         rest = ["-m", "specdecode_nb", *sys.argv[1:]]
         if sys.argv[1:] == ["act4s"]:
-            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "out/act4s", "--resume"]
+            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "out/act4s", "--resume"]
     status = subprocess.run([python, *rest], cwd=ROOT if sys.argv[1] in ("act4s", "test", "check") else None,
                             env={"MLX_ENABLE_TF32": "0"} | os.environ | {"PYTHONPATH": ""}).returncode  # TF32: see environment.md
     if sys.argv[1:] == ["act4s"] and status == 0:

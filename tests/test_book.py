@@ -272,10 +272,10 @@ def test_unknown_names_get_the_nearest():
             acts.get("act4s").resolve(acts.get("act4s").parse([assignment]))
 
 
-def test_reduced_stands_for_smaller_values_unless_they_are_given():
+def test_quick_stands_for_smaller_values_unless_they_are_given():
     act = acts.get("act4s")
-    assert act.resolve({"reduced": True})["tokens"] == act.reduced["tokens"] < act.defaults["tokens"]
-    assert act.resolve({"reduced": True, "tokens": 100})["tokens"] == 100 and act.resolve({})["tokens"] == 128
+    assert act.resolve({"quick": True})["tokens"] == act.reduced["tokens"] < act.defaults["tokens"]
+    assert act.resolve({"quick": True, "tokens": 100})["tokens"] == 100 and act.resolve({})["tokens"] == 128
 
 
 # --- pages ---

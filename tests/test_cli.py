@@ -91,7 +91,7 @@ def protocol(monkeypatch):
 
     def measure(params, journal, progress=None, resume=False):
         module.calls.append(dict(params))
-        with Journal(journal, act="act4s", target="invented", provenance={"date": "2026-01-01"}, config={"tokens": params["tokens"], "reduced": params["reduced"]}, resume=resume) as rows:
+        with Journal(journal, act="act4s", target="invented", provenance={"date": "2026-01-01"}, config={"tokens": params["tokens"], "reduced": params["quick"]}, resume=resume) as rows:
             for n, row in enumerate(synthetic.rows(per_category=1, repeats=1, widths=(2,))):
                 if n < len(rows):
                     continue
@@ -108,9 +108,9 @@ def protocol(monkeypatch):
 
 
 def test_a_measured_act_measures_first_and_draws_from_its_own_rows(capsys, here, protocol):
-    status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "o", "--resume")
+    status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "o", "--resume")
     assert status == 0 and err == "" and out.splitlines() == ["o/act4s.ipynb", "o/act4s.json"]
-    assert protocol.calls[0]["tokens"] == 64 and protocol.calls[0]["reduced"] is True
+    assert protocol.calls[0]["tokens"] == 64 and protocol.calls[0]["quick"] is True
     assert here[1][0][1]["rows"] == "act4s.json" and load_rows(here[0] / "o" / "act4s.json").config["reduced"]
 
 

@@ -114,7 +114,7 @@ class Act:
     """What can be asked of an Act. ``measure`` names the function that makes its rows, "module:function", "" for none.
 
     ``parts`` names further measurements of the same Act: what ``part=NAME`` measures, into a row file of its own.
-    ``reduced`` holds the values that ``reduced=true``, or ``quick=true``, stands for where a parameter is not given.
+    ``reduced`` holds the values that ``quick=true`` stands for where a parameter is not given.
     """
 
     id: str
@@ -147,7 +147,7 @@ class Act:
     def resolve(self, given: dict[str, Any]) -> dict[str, Any]:
         """All parameters, ``given`` ones checked and the others at their default. Raises BadInput."""
         checked = {name: self.param(name).check(value) for name, value in given.items()}
-        values = self.defaults | (self.reduced if checked.get("reduced") or checked.get("quick") else {}) | checked
+        values = self.defaults | (self.reduced if checked.get("quick") else {}) | checked
         if "target" in values:
             check_model("target", values["target"], targets() or ["tiny-hybrid"])
         if "drafter" in values:
@@ -182,7 +182,7 @@ MEASURED = (
     Param("lengths", list, [128, 256, 512], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
     Param("contexts", list, [512, 2048, 8192], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
     Param("measure", bool, False, "measure again; otherwise draw from recorded rows"),
-    Param("reduced", bool, False, "a short measurement whose captions say that it is one"),
+    Param("quick", bool, False, "a short measurement whose captions say that it is one"),
     Param("rows", str, "", "row file to draw from; empty for the committed one of the target"),
 )
 UNDO = (
@@ -193,9 +193,7 @@ UNDO = (
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     Param("widths", list, [2, 3, 5, 9, 17], "rows of the verify forward whose commits are timed, for every accepted count", "rows", 2, 65),
     Param("commits", int, 15, "timed commits of each width, count and way to undo", "", 1, 1000),
-    *(p for p in MEASURED if p.name in ("dtype", "measure")),
-    Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
-    *(p for p in MEASURED if p.name == "rows"),
+    *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )
 DECOUPLED = (
     *MEASURED[:2],
@@ -204,9 +202,7 @@ DECOUPLED = (
     Param("repeats", int, 2, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("cost_repeats", int, 3, "timings of every forward at each prompt's context", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
-    *(p for p in MEASURED if p.name in ("dtype", "measure")),
-    Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
-    *(p for p in MEASURED if p.name == "rows"),
+    *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )
 DRAWING = ("target", "rows", "measure", "part")  # the parameters that matter where nothing is measured
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))

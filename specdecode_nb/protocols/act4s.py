@@ -42,7 +42,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """Measure Act IV-S and write a row file beside ``journal``; finished rows survive a kill and are not measured again.
 
     Args:
-        params: target, drafter, block_sizes, tokens, repeats, prompts (number or None for all), dtype, reduced.
+        params: target, drafter, block_sizes, tokens, repeats, prompts (number or None for all), dtype, quick.
         progress: called with (rows done, rows in all, label).
     Returns:
         The path of the finished row file.
@@ -54,9 +54,10 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     name = params["drafter"] if params["drafter"] in NAMES else "uno"
     arms = plain_arms(target) | {f"{name}_k{k}": drafting_arm(target, drafter, k) for k in params["block_sizes"]}
     check_room(target, prompts, params["tokens"], max(params["block_sizes"]))
-    config = {key: params[key] for key in ("target", "drafter", "block_sizes", "tokens", "repeats", "dtype", "reduced")}
-    config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "arms": list(arms)}
-    ties = prompts[: 3 if params["reduced"] else TIE_PROMPTS]
+    config = {key: params[key] for key in ("target", "drafter", "block_sizes", "tokens", "repeats", "dtype")}
+    config |= {"reduced": params["quick"], "prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED,
+               "arms": list(arms)}
+    ties = prompts[: 3 if params["quick"] else TIE_PROMPTS]
     total = len(prompts) * len(arms) * params["repeats"] + len(prompts) + len(ties)
     with journal_of("act4s", journal, target, drafter, config, resume) as rows:
         say = lambda label: progress(len(rows), total, label) if progress else None  # noqa: E731
