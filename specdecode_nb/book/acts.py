@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ..errors import BadInput, nearest
 
 DRAFTERS = ("uno", "ngram", "random")
 DTYPES = ("float32", "bfloat16")
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,14 @@ def targets() -> list[str]:
 
 
 def check_model(name: str, value: str, known: tuple[str, ...] | list[str]) -> None:
-    """A known name, a hub id or an existing path. Raises BadInput with the nearest name."""
-    if value not in known and "/" not in value and not Path(value).expanduser().exists():
+    """A known name, a hub id or an existing path, of a target a folder with its config.json. Raises BadInput with the nearest name."""
+    path = os.path.expanduser(value)
+    if value in known or name != "target" and ("/" in value or os.path.exists(path)):
+        return
+    if os.path.exists(path) or value.startswith(("/", "~", ".")):
+        if not os.path.isfile(os.path.join(path, "config.json")):
+            raise BadInput(f"The {name} {value!r} is no folder with a config.json; choose {', '.join(known)}, or the folder of a model.")
+    elif not HUB_ID.fullmatch(value):
         raise BadInput(f"There is no {name} {value!r}{nearest(value, known)}; choose {', '.join(known)}, or give a path or hub id.")
 
 
@@ -142,6 +151,8 @@ class Act:
             if p.name == name:
                 return p
         names = [p.name for p in self.params]
+        if not names:
+            raise BadInput(f"{self.id} has no parameters; leave {name!r} out.")
         raise BadInput(f"{self.id} has no parameter {name!r}{nearest(name, names)}; its parameters are {', '.join(names)}.")
 
     def resolve(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..decoder import generate
 from ..drafters import NAMES, NOISE_SEED
+from ..errors import BadInput
 from ..statistics import distinct_ratio, looped_fraction
 from ..targets import Target, load_target, mx
 from .common import WARMUP_PROMPTS, check_room, decode_rows, drafting_arm, journal_of, load_pair, plain_arms, prompt_suite
@@ -49,6 +50,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     Raises:
         BadInput: before anything is measured, if an input does not exist or does not fit.
     """
+    if max(params["block_sizes"]) < 2:
+        raise BadInput("block_sizes is 1, but one position is the seed token and drafts nothing; add a width of 2 or more.")
     target, drafter = load_pair(params)
     prompts = prompt_suite(params.get("prompts"))
     name = params["drafter"] if params["drafter"] in NAMES else "uno"
