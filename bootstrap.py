@@ -41,6 +41,13 @@ def environment(name: str, extras: list[str]) -> Path:
     return python
 
 
+def set_aside(folder: Path) -> None:
+    """Keep the rows of an earlier measurement as act4s-previous.json, so that ``--resume`` goes on only with an interrupted one."""
+    rows = folder / "act4s.json"
+    if rows.exists() and not (folder / "act4s.journal").exists():
+        rows.replace(folder / "act4s-previous.json")
+
+
 def main() -> int:
     if sys.version_info < (3, 11):
         fail(f"Python 3.11 or newer is needed and this is {sys.version.split()[0]}; call bootstrap.py with a newer one.")
@@ -64,7 +71,8 @@ def main() -> int:
         python = environment(".venv", extras)
         rest = ["-m", "specdecode_nb", *sys.argv[1:]]
         if sys.argv[1:] == ["act4s"]:
-            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "out/act4s", "--resume"]
+            set_aside(ROOT / "out" / "act4s")
+            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "out/act4s", "--resume"]
     status = subprocess.run([python, *rest], cwd=ROOT if sys.argv[1] in ("act4s", "test", "check") else None,
                             env={"MLX_ENABLE_TF32": "0"} | os.environ | {"PYTHONPATH": ""}).returncode  # TF32: see environment.md
     if sys.argv[1:] == ["act4s"] and status == 0:

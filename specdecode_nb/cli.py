@@ -5,7 +5,9 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from . import paths
@@ -19,6 +21,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         raise BadInput(f"{message[0].upper() + message[1:]}; `{self.prog} --help` tells what fits.")
+
+    def exit(self, status=0, message=None):
+        sys.stdout.flush()  # here, where a full disk is still an error of ours
+        super().exit(status, message)
 
 
 def parser() -> Parser:
@@ -64,17 +70,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     # read by MLX when it is first imported; a user's own value stands
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
     try:
+        check_surroundings(sys.argv[1:] if argv is None else argv)
         options = parser().parse_args(argv)
-        return {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate, "doctor": doctor}[options.command](options)
+        status = {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
+                  "doctor": doctor}[options.command](options)
+        sys.stdout.flush()
+        return status
     except BadInput as error:
         return complain(error, 2)
     except RunFailed as error:
         return complain(error, 1)
-    except KeyboardInterrupt:
-        return complain("Interrupted; finished rows are kept, and --resume goes on from them.", 1)
+    except KeyboardInterrupt as error:
+        return complain(f"Interrupted{error}.", 1)
     except BrokenPipeError:
+        return discard_output()
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return complain(f"{error.strerror or error}{where}; see that there is room and that one may read and write there.", discard_output())
+
+
+def check_surroundings(words: Sequence[str]) -> None:
+    """Raises BadInput for a current folder that is gone and for words that are no text."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise BadInput("The current folder is gone; change to one that exists.") from None
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"{word!a} is not UTF-8 text; write it in UTF-8.") from None
+
+
+def discard_output() -> int:
+    """Let what cannot be printed go nowhere, so that the interpreter ends without a word; returns the status of a failure."""
+    try:
+        sys.stdout.flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return 1
 
 
 def complain(message: object, status: int) -> int:
@@ -106,13 +140,17 @@ def run(options) -> int:
         print(f"usage: {PROGRAM} run {act.id} [-p NAME=VALUE]... [--out DIR] [--resume]\n\nparameters, with their defaults:")
         print("\n".join(f"  {p.describe()}" for p in act.params) or "  none")
         return 0
-    given = act.parse(options.params)
-    params = act.resolve(given)
-    out = folder(options.out or Path("out") / act.id)
+    named = act.parse(options.params)
+    params = act.resolve(named)
+    out = folder(options.out or Path("out") / act.id, "figures", "figures/tables", "failed")
+    from .book import needs
     from .book.notebooks import read_source, run as execute
+    from .book.page import measured_path
+    from .records import load_rows, unfinished
 
     read_source(act.id)  # before anything is measured
-    journal, measuring = out / f"{act.measuring(params)[0]}.journal", bool(params.get("measure"))
+    making, measuring = act.measuring(params)[0], bool(params.get("measure"))
+    journal = out / f"{making}.journal"
     if measuring and not act.measure:
         raise BadInput(f"{act.id} cannot be measured by this version; leave measure out.")
     if measuring and params["rows"]:
@@ -120,25 +158,32 @@ def run(options) -> int:
     if options.resume and not measuring:
         raise BadInput("--resume goes on with a measurement; add -p measure=true.")
     if measuring and journal.exists() and not options.resume:
-        from .records import unfinished
-
         raise BadInput(unfinished(journal))
-    if params.get("rows"):
-        from .records import load_rows
-
-        file = load_rows(params["rows"])
-        if file.act not in act.row_files:
-            raise BadInput(f"{file.name} holds rows of {file.act!r}, this is {act.id!r}; name a row file of this Act.")
+    if measuring and journal.with_suffix(".json").exists() and not options.resume:
+        raise BadInput(f"{journal.with_suffix('.json')} holds a finished measurement; draw from it with --resume, or choose another --out.")
+    given = load_rows(params["rows"]) if params.get("rows") else None
+    if given is not None:
+        if given.act not in act.row_files:
+            raise BadInput(f"{given.name} holds rows of {given.act!r}, this is {act.id!r}; name a row file of this Act.")
         params["rows"] = os.path.relpath(params["rows"], out)
-    idle = [name for name in given if not measuring and name not in acts.DRAWING]
+    for name in act.row_files if "rows" in params else ():
+        if given is not None and given.act == name:
+            needs.check(given)
+        elif not (measuring and making == name) and (committed := measured_path(name, params["target"])).exists():
+            needs.check(load_rows(committed))
+    idle = [name for name in named if not measuring and name not in acts.DRAWING]
     if idle:
         print(f"{PROGRAM}: {', '.join(idle)} would tell how to measure; recorded rows are drawn as they are. Add -p measure=true to measure.", file=sys.stderr)
     if measuring:
         params["rows"] = measure(act, params, journal, options.resume).name
+        needs.check(load_rows(out / params["rows"]))
     out.mkdir(parents=True, exist_ok=True)
     changed = {name: value for name, value in params.items() if value != act.defaults[name]}
-    words = [f"-p {name}={acts.text_of(value)}" for name, value in given.items() if name != "rows"]
-    written = [*execute(act.id, changed, out, " ".join([PROGRAM, "run", act.id, *words]))]
+    words = [f"-p {name}={acts.text_of(value)}" for name, value in named.items() if name != "rows"]
+    try:
+        written = [*execute(act.id, changed, out, " ".join([PROGRAM, "run", act.id, *words]))]
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("; the rows are finished, and --resume draws from them" if measuring else "") from None
     written += [out / params["rows"]] if measuring else []
     lines = [shown(p) for p in written if p.parent == out]  # of what lies deeper, the folders
     for line in lines + [f"{shown(d)}{os.sep}" for d in dict.fromkeys(p.parent for p in written if p.parent != out)]:
@@ -147,29 +192,59 @@ def run(options) -> int:
 
 
 def measure(act, params: dict, journal: Path, resume: bool) -> Path:
-    """Make the rows of an Act, with a bar on stderr if that is a terminal; returns the row file."""
+    """Make the rows of an Act, or find them finished; returns the row file."""
+    from .records import Finished
+
     module, function = act.measuring(params)[1].split(":")
     measuring = getattr(importlib.import_module(module), function)
+    try:
+        return with_a_bar(act.id, lambda progress: measuring(params, journal, progress, resume=resume))
+    except Finished as finished:
+        print(f"{PROGRAM}: {shown(finished.path)} is finished, under these settings; it is drawn as it is.", file=sys.stderr)
+        return finished.path
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("; finished rows are kept, and --resume goes on from them" if journal.exists() else "") from None
+
+
+def with_a_bar(title: str, work: Callable[[Callable | None], Path]) -> Path:
+    """``work`` with a function that moves a bar on stderr, with None where that is no terminal."""
     if not sys.stderr.isatty():
-        return measuring(params, journal, None, resume=resume)
+        return work(None)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    with Progress(TextColumn(act.id), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"),
+    with Progress(TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"),
                   console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading")
-        return measuring(params, journal, lambda done, total, label: bar.update(task, completed=done, total=total, description=label), resume=resume)
+        return work(lambda done, total, label: bar.update(task, completed=done, total=total, description=label))
 
 
-def folder(path: Path) -> Path:
-    """``path`` as a folder for results: outside the committed tree, and one can write there. Raises BadInput."""
-    path = path.expanduser().absolute()
-    for kept in (paths.data(), paths.notebooks(), paths.figures(), Path(__file__).parent):
-        if path.resolve().is_relative_to(kept):
-            raise BadInput(f"{path} lies in the committed {kept.name}/, which only `{PROGRAM} build` writes; choose another folder.")
-    existing = next(p for p in (path, *path.parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise BadInput(f"{path} cannot be written ({existing} is no folder one may write to); choose another.")
+def folder(path: Path, *inside: str) -> Path:
+    """``path`` as a folder for results: outside the committed tree, and one can write there. Raises BadInput.
+
+    ``inside`` names the folders that will be made in it.
+    """
+    root, missing = paths.root(), []
+    try:
+        path = path.expanduser().absolute()
+        for place in (path, *(path / name for name in inside)):
+            real = place.resolve()
+            if real == root:
+                raise BadInput(f"{path} is the repository, whose files are not to be mixed with results; choose another folder, such as out/.")
+            for kept in (paths.data(), paths.notebooks(), paths.figures(), root / "tests", Path(__file__).resolve().parent):
+                if real.is_relative_to(kept):
+                    raise BadInput(f"{place} lies in the committed {kept.name}/, where no results go; choose another folder.")
+            if os.path.lexists(place) and not place.is_dir():
+                raise BadInput(f"{place} is no folder; choose another.")
+        missing = [p for p in (path, *path.parents) if not os.path.lexists(p)]
+        path.mkdir(parents=True, exist_ok=True)  # tried, and taken back
+        os.rmdir(tempfile.mkdtemp(dir=path))
+    except (OSError, RuntimeError) as error:
+        raise BadInput(f"{path} can be no folder for results ({getattr(error, 'strerror', None) or error}); choose another.") from None
+    finally:
+        for made in missing:
+            with suppress(OSError):
+                made.rmdir()
     return path
 
 
@@ -190,7 +265,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 def figures(options) -> int:
     from .book import export
 
-    for path in export.write_up(chosen(options.acts), folder(options.to)):
+    for path in export.write_up(chosen(options.acts), folder(options.to, "tables")):
         print(shown(path))
     return 0
 
@@ -198,7 +273,7 @@ def figures(options) -> int:
 def site(options) -> int:
     from .book import site as pages
 
-    for path in pages.write(folder(options.to)):
+    for path in pages.write(folder(options.to, "figures")):
         print(shown(path))
     return 0
 

@@ -183,11 +183,20 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         raise
 
 
+class Finished(Exception):
+    """A resume found nothing to go on with: ``path`` is the finished row file, of the same settings."""
+
+    def __init__(self, path: Path):
+        super().__init__(f"{path} is finished.")
+        self.path = path
+
+
 class Journal:
     """An append-only measurement. Use as a context manager; iterate for the rows that are already finished.
 
     The file lives at ``path`` (suffix ``.journal``) until :meth:`finish` turns it into the row file beside it. Its
-    first line holds provenance and configuration: a resume under any other is refused, date and condition apart.
+    first line holds provenance and configuration: a resume under any other is refused, date and condition apart. A resume that
+    meets no journal but the finished row file raises :class:`Finished`.
     ``dropped`` tells whether a torn last line was discarded.
     """
 
@@ -200,6 +209,11 @@ class Journal:
     def __enter__(self) -> Journal:
         if not self.resume and self.path.exists() and self.path.stat().st_size:
             raise BadInput(unfinished(self.path))
+        if self.resume and not self.path.exists() and self.path.with_suffix(".json").exists():
+            path = self.path.with_suffix(".json")
+            file = load_rows(path)
+            self._same({k: getattr(file, k) for k in ("act", "target", "provenance", "config")}, path.name)
+            raise Finished(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "a+b")
         try:
@@ -235,9 +249,7 @@ class Journal:
         if not lines:
             return self._write(self.header)
         found = check_header(parse(lines[0], f"{self.path.name}, line 1"), self.path.name)
-        different = difference(found, json.loads(dumps(self.header)))
-        if different:
-            raise BadInput(f"{self.path.name} was begun under another configuration ({different}); resume with that one or choose another --out.")
+        self._same(found, self.path.name)
         # one file, one provenance: the date is that of the first row
         self.header = found
         for n, line in enumerate(lines[1:], 2):
@@ -248,6 +260,11 @@ class Journal:
                 self._note(value["condition"])
             else:
                 self._rows.append(check_row(value, where))
+
+    def _same(self, found: dict, where: str) -> None:
+        different = difference(found, {k: v for k, v in json.loads(dumps(self.header)).items() if k in found})
+        if different:
+            raise BadInput(f"{where} was begun under another configuration ({different}); resume with that one or choose another --out.")
 
     def _write(self, value: dict) -> None:
         self._file.write(dumps(value, self.path.name).encode() + b"\n")

@@ -12,7 +12,7 @@ from specdecode_nb.protocols import act4s_rest
 from specdecode_nb.records import RowFile, check_row, load_rows, save_rows
 from specdecode_nb.targets import load_target
 
-PARAMS = acts.get("act4s").resolve({"part": "rest", "reduced": True, "tokens": 8, "rest_prompts": 2, "policy_prompts": 2,
+PARAMS = acts.get("act4s").resolve({"part": "rest", "quick": True, "tokens": 8, "rest_prompts": 2, "policy_prompts": 2,
                                     "lengths": [6, 9], "contexts": [16, 24]})
 CONTROLS = ["ar", "ar_mlx_lm", "uno_k1", "uno_k4", "refine2_k4", "refine4_k4", "ngram2_k4", "ngram3_k4", "untrained_k4", "shuffled_k4", "conf_k4"]
 POLICIES = ["ar", "ar_mlx_lm", "uno_k2", "uno_k4", "uno_k8", "adapt_entropy", "adapt_survival", "adapt_ev", "adapt_value0"]

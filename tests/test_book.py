@@ -1,5 +1,7 @@
 """Facts, tables, figures, numbers, parameters and pages, without a kernel."""
 import ast
+import dataclasses
+import functools
 import json
 import math
 import os
@@ -14,10 +16,10 @@ import pytest
 
 from book_tools import REPOSITORY
 from specdecode_nb import paths
-from specdecode_nb.book import acts, draw, export, figures, numbers, overview, palette, published, sweep, tables
+from specdecode_nb.book import acts, draw, export, figures, needs, notebooks, numbers, overview, palette, published, sweep, tables
 from specdecode_nb.book import page as pages
 from specdecode_nb.errors import BadInput
-from specdecode_nb.records import load_rows
+from specdecode_nb.records import RowFile, load_rows
 import synthetic
 
 SOURCES = [("data/x.json", "0" * 64)]
@@ -272,10 +274,10 @@ def test_unknown_names_get_the_nearest():
             acts.get("act4s").resolve(acts.get("act4s").parse([assignment]))
 
 
-def test_reduced_stands_for_smaller_values_unless_they_are_given():
+def test_quick_stands_for_smaller_values_unless_they_are_given():
     act = acts.get("act4s")
-    assert act.resolve({"reduced": True})["tokens"] == act.reduced["tokens"] < act.defaults["tokens"]
-    assert act.resolve({"reduced": True, "tokens": 100})["tokens"] == 100 and act.resolve({})["tokens"] == 128
+    assert act.resolve({"quick": True})["tokens"] == act.reduced["tokens"] < act.defaults["tokens"]
+    assert act.resolve({"quick": True, "tokens": 100})["tokens"] == 100 and act.resolve({})["tokens"] == 128
 
 
 # --- pages ---
@@ -398,6 +400,77 @@ def test_captions_follow_the_records(tmp_path):
     export.write_captions(tmp_path)
     text = (tmp_path / "captions.tex").read_text()
     assert r"\newcommand{\CaptionActFourSCurve}{A caption of 50 \%}" in text and r"\CaptionTableActFourST" in text
+
+
+def test_an_export_removes_what_it_made_before_and_nothing_else(tmp_path):
+    def made(name: str, *ids: str) -> Path:
+        folder = tmp_path / name / "figures"
+        for item in ids:
+            drawn = {"png": item.encode(), "svg": b"s", "pdf": b"p"}
+            figures.write(folder, item, drawn, figures.record(item, drawn, {"caption": item, "alt": "a" * 40}))
+            tables.write(folder / "tables", tables.prepare(item, FRAME, item, {"caption": item}))
+        return tmp_path / name
+
+    paper = tmp_path / "paper"
+    notebooks.install("act1", made("first", "act1-old", "act1-kept"), paper)
+    own = {"act1-notes.tex": "x", "act1-notes.json": "[]", "act1-old.tex": "mine", "act1-draft.json": "{", "tables/act1-own.csv": "x"}
+    for name, text in own.items():
+        (paper / name).write_text(text)
+    (paper / "act1-folder").mkdir()
+    notebooks.install("act1", made("second", "act1-kept"), paper)
+    export.write_captions(paper)
+    found = {p.relative_to(paper).as_posix() for p in paper.rglob("*-*")}
+    kept = {f"act1-kept.{kind}" for kind in ("png", "svg", "pdf", "json")} | {f"tables/act1-kept.{kind}" for kind in ("csv", "tex", "md", "json")}
+    assert found == kept | set(own) | {"act1-folder"} and all((paper / n).read_text() == text for n, text in own.items())
+    assert json.loads((paper / "captions.json").read_text()) == {"act1-kept": "act1-kept"}
+
+
+# --- what a page needs ---
+
+@functools.cache
+def committed(act):
+    """The committed rows, without the time that their validation takes."""
+    path = REPOSITORY / "data" / "measured" / "tiny-hybrid" / f"{act}.json"
+    return RowFile(**{k: v for k, v in json.loads(path.read_text()).items() if k != "schema"}, name=path.name, digest="")
+
+
+@pytest.mark.parametrize("act", needs.NEEDS)
+def test_committed_rows_have_what_their_page_needs(act):
+    file = committed(act)
+    assert needs.check(file) is file
+
+
+AR_AND_K4 = ("decode", lambda r: r["arm"] in ("ar", "uno_k4"))
+
+
+@pytest.mark.parametrize("act, kind, keep, says", [
+    ("act4s_rest", "decode", lambda r: r["section"] != "policies", ["decode rows with section and arm policies ar, policies ar_mlx_lm, policies uno_k2, policies uno_k4 and 5 more"]),
+    ("act4s_rest", "decode", lambda r: r["arm"] != "conf_k4", ["controls conf_k4;"]), ("act4s_rest", "cycle_cost", lambda r: r["width"], ["cycle_cost rows with width 0;"]),
+    ("act4u2", "decode", lambda r: r["arm"] != "tape_k4", ["decode rows with arm tape_k4;"]), ("act4u2", "decode", lambda r: r["arm"].startswith("ar"), ["replay_k2", "8 more"]),
+    ("act4u2", "decode", lambda r: r["arm"] != "ar", ["with arm ar;"]), ("act4u2", "decode", lambda r: False, ["rows of kind decode;"]),
+    ("act4u2", "commit", lambda r: (r["scheme"], r["width"], r["kept"]) != ("tape", 5, 3), ["commit rows with scheme and width and kept tape 5 3;"]),
+    ("act4u2", None, lambda r: r["kind"] == "decode", ["rows of kind commit, gates, rewind;"]), ("act4u2", None, lambda r: False, ["rows of kind decode, commit, gates, rewind;"]),
+    ("act4u6", "decode", lambda r: r["arm"].startswith("ar"), ["uno_k4, uno_k4_b2, dec_d4v4, staged_d6v4 and 5 more"]), ("act4u6", *AR_AND_K4, ["uno_k4_b2"]),
+    ("act4u6", None, lambda r: r["kind"] == "decode", ["rows of kind wide_draft, cost;"]), ("act4u6", None, lambda r: r["kind"] == "wide_draft", ["rows of kind decode, cost;"]),
+    ("act4u6", "cost", lambda r: (r["prompt_id"], r["width"]) != ("code-1", 17), ["cost rows of verify 17 for the same prompts"]),
+    ("act4u6", "wide_draft", lambda r: r["condition"] != "redraw", ["wide_draft rows with condition and draft_width redraw 4;"])])
+def test_a_sentence_names_what_the_rows_lack(act, kind, keep, says):
+    file = committed(act)
+    with pytest.raises(BadInput) as refused:
+        needs.check(dataclasses.replace(file, rows=[r for r in file.rows if kind not in (None, r["kind"]) or keep(r)]))
+    assert all(word in str(refused.value) for word in [*says, f"{act}.json cannot be drawn as {act}"])
+
+
+@pytest.mark.parametrize("act, change, says", [
+    ("act4u2", {"config": {}}, ["config.prompts", "config.widths", "config.criteria of the rules in data/criteria/act4u2.json"]), ("act4u2", {"provenance": {}}, ["provenance.machine.class"]),
+    ("act4u6", {"config": {"criteria": "0"}}, ["was not measured under the rules of data/criteria/act4u6.json"]), ("act4u6", {"config": {"drafts": ["4"]}}, ["lacks config.drafts;"]),
+    ("act4s_rest", {"config": {"criteria": "0"}}, ["was not measured under the rules"])])
+def test_a_sentence_names_the_settings_and_rules_that_are_lacking(act, change, says):
+    file = committed(act)
+    changed = {k: v and getattr(file, k) | v for k, v in change.items()}
+    with pytest.raises(BadInput) as refused:
+        needs.check(dataclasses.replace(file, **changed))
+    assert all(word in str(refused.value) for word in says)
 
 
 PREAMBLE = "\\documentclass{article}\\usepackage{booktabs,graphicx,textcomp,amssymb}\\usepackage[T1]{fontenc}\\input{numbers}\n"

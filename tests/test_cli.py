@@ -1,5 +1,7 @@
 """The commands: exit statuses, one sentence, nothing written on bad input."""
+import importlib.util
 import json
+import subprocess
 import sys
 import types
 
@@ -11,7 +13,7 @@ from book_tools import REPOSITORY, tree
 from specdecode_nb import cli, paths
 from specdecode_nb.book import notebooks
 from specdecode_nb.book.errors import RunFailed
-from specdecode_nb.records import Journal, load_rows
+from specdecode_nb.records import Journal, load_rows, save_rows
 
 
 def call(capsys, *words):
@@ -34,7 +36,10 @@ def here(tmp_path, monkeypatch):
     (["run", "act4s", "-p", "tokens=four"], "whole number from 1 to 4096"), (["run", "act4s", "-p", "block_sizes=0,4"], "from 1 to 64"), (["run", "act4s", "-p", "tokens"], "name=value"),
     (["run", "act4s", "-p", "target=tiny-hybird"], "did you mean 'tiny-hybrid'"), (["run", "act4s", "-p", "drafter=uon"], "did you mean 'uno'"), (["run", "act4s", "-p", "dtype=int8"], "float32"),
     (["run", "act4s", "-p", "rows=none.json"], "none.json"), (["run", "act4s", "--resume"], "measure=true"), (["run", "act4s", "-p", "rows=a", "-p", "measure=true"], "one of them"),
-    (["run", "act4s", "--out", str(paths.data() / "x")], "committed data/"), (["run", "act4s", "--out", "/dev/null/x"], "choose another"), (["figures", "act4s", "--to", str(paths.figures())], "committed"),
+    (["run", "act4s", "--out", str(paths.data() / "x")], "committed data/"), (["run", "act4s", "--out", "/dev/null/x"], "choose another"), (["run", "act1", "--out", str(REPOSITORY)], "is the repository"),
+    (["figures", "act1", "--to", str(REPOSITORY)], "is the repository"), (["site", "--to", f"{REPOSITORY}/tests/.."], "is the repository"), (["run", "act1", "--out", "/proc/x"], "/proc/x"),
+    (["run", "act1", "--out", "n" * 300], "too long"), (["run", "act1", "--out", "~nosuchuser/x"], "home"), (["generate", "a\udcffb"], "UTF-8"),
+    (["run", "act4s", "-p", "target=/etc"], "config.json"), (["run", "act4s", "-p", "target=../.."], "config.json"), (["run", "overview", "-p", "x=1"], "has no parameters; leave 'x' out"), (["figures", "act4s", "--to", str(paths.figures())], "committed"),
     (["figures", "act4q", "--to", "x"], "act4"), (["figures"], "--to"), (["frobnicate"], "invalid choice"), ([], "COMMAND"), (["generate", " "], "prompt is empty"),
     (["generate", "x", "-k", "four"], "invalid int value"), (["check", "--rebild"], "--rebild"), (["run", "act4s", "--ou", "x"], "--ou")])
 def test_bad_input_is_one_sentence_status_2_and_nothing_written(capsys, here, words, says):
@@ -91,7 +96,8 @@ def protocol(monkeypatch):
 
     def measure(params, journal, progress=None, resume=False):
         module.calls.append(dict(params))
-        with Journal(journal, act="act4s", target="invented", provenance={"date": "2026-01-01"}, config={"tokens": params["tokens"], "reduced": params["reduced"]}, resume=resume) as rows:
+        config = {"tokens": params["tokens"], "reduced": params["quick"], "prompts": ["invented"], "dtype": "float32", "repeats": 1}
+        with Journal(journal, act="act4s", target="invented", provenance={"date": "2026-01-01", "drafter": {"name": "uno"}}, config=config, resume=resume) as rows:
             for n, row in enumerate(synthetic.rows(per_category=1, repeats=1, widths=(2,))):
                 if n < len(rows):
                     continue
@@ -108,9 +114,9 @@ def protocol(monkeypatch):
 
 
 def test_a_measured_act_measures_first_and_draws_from_its_own_rows(capsys, here, protocol):
-    status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "-p", "reduced=true", "--out", "o", "--resume")
+    status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "o", "--resume")
     assert status == 0 and err == "" and out.splitlines() == ["o/act4s.ipynb", "o/act4s.json"]
-    assert protocol.calls[0]["tokens"] == 64 and protocol.calls[0]["reduced"] is True
+    assert protocol.calls[0]["tokens"] == 64 and protocol.calls[0]["quick"] is True
     assert here[1][0][1]["rows"] == "act4s.json" and load_rows(here[0] / "o" / "act4s.json").config["reduced"]
 
 
@@ -130,6 +136,64 @@ def test_an_interrupted_measurement_is_kept_refused_without_resume_and_gone_on_w
     assert rows == synthetic.rows(per_category=1, repeats=1, widths=(2,)) and not (here[0] / "o" / "act4s.journal").exists()
 
 
+def test_finished_rows_are_drawn_with_resume_and_never_overwritten(capsys, here, protocol, monkeypatch):
+    words = ["run", "act4s", "-p", "measure=true", "--out", "o"]
+    draw = notebooks.run
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(notebooks, "run", killed)
+    status, _, err = call(capsys, *words)
+    assert status == 1 and err == "specdecode-nb: Interrupted; the rows are finished, and --resume draws from them.\n"
+    rows = (here[0] / "o" / "act4s.json").read_bytes()
+    monkeypatch.setattr(notebooks, "run", draw)
+    status, _, err = call(capsys, *words)
+    assert status == 2 and "--resume" in err and "--out" in err and err.count("\n") == 1 and len(protocol.calls) == 1
+    status, _, err = call(capsys, *words, "-p", "tokens=64", "--resume")
+    assert status == 2 and "config.tokens was 128, now 64" in err and not here[1]
+    status, out, err = call(capsys, *words, "--resume")
+    assert status == 0 and err == "specdecode-nb: o/act4s.json is finished, under these settings; it is drawn as it is.\n"
+    assert out.splitlines() == ["o/act4s.ipynb", "o/act4s.json"] and here[1][0][1]["rows"] == "act4s.json"
+    assert (here[0] / "o" / "act4s.json").read_bytes() == rows and [p.name for p in (here[0] / "o").iterdir()] == ["act4s.json"]
+
+
+def test_bootstrap_measures_anew_but_goes_on_with_an_interrupted_measurement(tmp_path):
+    spec = importlib.util.spec_from_file_location("bootstrap", REPOSITORY / "bootstrap.py")
+    spec.loader.exec_module(bootstrap := importlib.util.module_from_spec(spec))
+    bootstrap.set_aside(tmp_path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "act4s.json").write_text("rows")
+    (tmp_path / "act4s.journal").write_text("")
+    bootstrap.set_aside(tmp_path)
+    assert (tmp_path / "act4s.json").exists()
+    (tmp_path / "act4s.journal").unlink()
+    bootstrap.set_aside(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["act4s-previous.json"]
+
+
+def test_an_interrupt_promises_nothing_that_is_not_there(capsys, here, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(notebooks, "run", interrupt)
+    assert call(capsys, "run", "act1") == (1, "", "specdecode-nb: Interrupted.\n")
+
+
+def test_rows_that_a_page_cannot_draw_are_refused_before_anything_is_written(capsys, here):
+    good = load_rows(synthetic.write(here[0] / "good.json", widths=(1, 4), repeats=1))
+    mine = here[0] / "mine.json"
+    for config, rows, says in (
+            (good.config, [], "it lacks rows of kind decode;"), ({}, good.rows, "it lacks config.prompts, config.tokens, config.dtype, config.reduced, config.repeats;"),
+            (good.config, [{"kind": "odd"}], "rows of kind decode"), (good.config, [r for r in good.rows if r.get("arm", "ar").startswith("ar")], "drafts more than one position"),
+            (good.config, [r for r in good.rows if r.get("arm") in ("ar", "uno_k4")], "decode rows with arm ar_mlx_lm;"),
+            (good.config, [r for r in good.rows if (r.get("arm"), r["prompt_id"]) != ("uno_k4", "code-1")], "decode rows of uno_k4 for the same prompts")):
+        save_rows(mine, good.act, good.target, good.provenance, config, rows)
+        status, out, err = call(capsys, "run", "act4s", "-p", "rows=mine.json")
+        assert status == 2 and out == "" and says in err and err.startswith("specdecode-nb: mine.json cannot be drawn as act4s") and err.count("\n") == 1
+        assert not here[1] and not (here[0] / "out").exists()
+
+
 def test_a_run_that_fails_has_status_1(capsys, here, monkeypatch):
     def fail(*_):
         raise RunFailed("act4s stopped in cell 3 (x): NameError: x.")
@@ -137,6 +201,30 @@ def test_a_run_that_fails_has_status_1(capsys, here, monkeypatch):
     monkeypatch.setattr(notebooks, "run", fail)
     status, out, err = call(capsys, "run", "act4s")
     assert (status, out, err) == (1, "", "specdecode-nb: act4s stopped in cell 3 (x): NameError: x.\n")
+
+
+def test_a_folder_that_leads_into_the_repository_or_cannot_hold_results_is_refused(capsys, here):
+    (here[0] / "linked").mkdir()
+    (here[0] / "linked" / "figures").symlink_to(paths.figures())
+    (here[0] / "taken").mkdir()
+    (here[0] / "taken" / "figures").write_text("x")
+    (here[0] / "loop").symlink_to("loop")
+    (here[0] / "dangling").symlink_to("nowhere")
+    before = sorted(here[0].rglob("*"))
+    for out, says in (("linked", "committed figures/"), ("taken", "taken/figures is no folder"), ("loop", "loop"), ("dangling", "no folder"), ("taken/figures/x", "choose another")):
+        status, _, err = call(capsys, "run", "act1", "--out", out)
+        assert status == 2 and says in err and err.count("\n") == 1 and sorted(here[0].rglob("*")) == before and not here[1]
+    assert call(capsys, "run", "act1", "--out", "new/folder")[0] == 0 and len(here[1]) == 1
+
+
+def test_output_that_cannot_be_written_and_a_folder_that_is_gone_are_one_sentence(tmp_path):
+    gone = "import os, sys; os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); from specdecode_nb.cli import main; sys.exit(main(['list']))"
+    program = [sys.executable, "-c", "import sys; from specdecode_nb.cli import main; sys.exit(main(['run', 'act4s', '--help']))"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(program, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "No space left" in done.stderr and done.stderr.count("\n") == 1
+    done = subprocess.run([sys.executable, "-c", gone, tmp_path / "gone"], env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "specdecode-nb: The current folder is gone; change to one that exists.\n")
 
 
 def test_generate_prints_text_then_one_line_of_statistics(capsys, monkeypatch):

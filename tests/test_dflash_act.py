@@ -18,7 +18,7 @@ from tapping import drawn, make, weights
 from toy import ScriptedDrafter, adapter, bits, equal, hybrid, plain, uno
 
 TOKENS, BLOCKS, REPEATS = 12, [4, 8], 2
-PARAMS = acts.get("dflash").resolve({"reduced": True}) | {"prompts": 2, "tokens": TOKENS, "blocks": BLOCKS}
+PARAMS = acts.get("dflash").resolve({"quick": True}) | {"prompts": 2, "tokens": TOKENS, "blocks": BLOCKS}
 ARMS = ["ar", "ar_mlx_lm", "mtp3", "uno_k4", "dflash_b4", "dflash_b8", "adapt_value", "adapt_mlx_vlm", "adapt_dflash_mlx", "ngram2_k4"]
 FORWARDS = {("verify", w) for w in (1, 2, 3, 4, 5, 8, 16)} | {("draft", w) for w in (2, 3, 4, 5, 8)}
 TOY, LOAD = hybrid(), dflash.load_drafters
@@ -280,6 +280,6 @@ def test_the_part_decides_what_is_measured():
     act = acts.get("dflash")
     assert act.measuring(act.resolve({})) == ("dflash", "specdecode_nb.protocols.dflash:measure")
     assert act.measuring(act.resolve({"part": "rest"})) == ("dflash_rest", "specdecode_nb.protocols.dflash_rest:measure")
-    assert act.resolve({"reduced": True})["tokens"] < act.defaults["tokens"]
+    assert act.resolve({"quick": True})["tokens"] < act.defaults["tokens"]
     with pytest.raises(BadInput, match="from 2 to 64"):
         act.resolve({"blocks": [1, 4]})

@@ -23,7 +23,7 @@ from test_loading import VOCAB, made  # noqa: F401
 from toy import PROMPT, consistent, hybrid, plain, uno
 
 PROMPTS = [{"id": "prose-1", "category": "prose", "text": "Step 1."}, {"id": "code-2", "category": "code", "text": "Day 2, Monday."}]
-PARAMS = {"tokens": 6, "dtype": "float32", "block": 4, "contexts": [24, 16], "lengths": [5, 9], "rest_prompts": 2, "reduced": True}
+PARAMS = {"tokens": 6, "dtype": "float32", "block": 4, "contexts": [24, 16], "lengths": [5, 9], "rest_prompts": 2, "quick": True}
 
 
 # --- quantised targets ---

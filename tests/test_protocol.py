@@ -9,7 +9,7 @@ from specdecode_nb.records import load_rows
 from specdecode_nb.targets import load_target, mx
 
 PARAMS = {"target": "tiny-hybrid", "drafter": "uno", "block_sizes": [2, 4], "tokens": 12, "repeats": 1, "prompts": 2,
-          "dtype": "float32", "reduced": True}
+          "dtype": "float32", "quick": True}
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ rest_repeats = 1                 # rest: passes over the prompts
 lengths = [128, 256, 512]        # rest: new tokens a prompt
 contexts = [512, 2048, 8192]     # rest: tokens of the prompt
 measure = False                  # True: measure again; False: draw from recorded rows
-reduced = False                  # True: a short measurement whose captions say that it is one
+quick = False                    # True: a short measurement whose captions say that it is one
 rows = ""                        # row file; empty: the committed one of the target
 
 # %%

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .. import paths
@@ -15,6 +16,7 @@ from ..errors import BadInput, nearest
 
 DRAFTERS = ("uno", "ngram", "random")
 DTYPES = ("float32", "bfloat16")
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,14 @@ def targets() -> list[str]:
 
 
 def check_model(name: str, value: str, known: tuple[str, ...] | list[str]) -> None:
-    """A known name, a hub id or an existing path. Raises BadInput with the nearest name."""
-    if value not in known and "/" not in value and not Path(value).expanduser().exists():
+    """A known name, a hub id or an existing path, of a target a folder with its config.json. Raises BadInput with the nearest name."""
+    path = os.path.expanduser(value)
+    if value in known or name != "target" and ("/" in value or os.path.exists(path)):
+        return
+    if os.path.exists(path) or value.startswith(("/", "~", ".")):
+        if not os.path.isfile(os.path.join(path, "config.json")):
+            raise BadInput(f"The {name} {value!r} is no folder with a config.json; choose {', '.join(known)}, or the folder of a model.")
+    elif not HUB_ID.fullmatch(value):
         raise BadInput(f"There is no {name} {value!r}{nearest(value, known)}; choose {', '.join(known)}, or give a path or hub id.")
 
 
@@ -114,7 +122,7 @@ class Act:
     """What can be asked of an Act. ``measure`` names the function that makes its rows, "module:function", "" for none.
 
     ``parts`` names further measurements of the same Act: what ``part=NAME`` measures, into a row file of its own.
-    ``reduced`` holds the values that ``reduced=true``, or ``quick=true``, stands for where a parameter is not given.
+    ``reduced`` holds the values that ``quick=true`` stands for where a parameter is not given.
     """
 
     id: str
@@ -142,12 +150,14 @@ class Act:
             if p.name == name:
                 return p
         names = [p.name for p in self.params]
+        if not names:
+            raise BadInput(f"{self.id} has no parameters; leave {name!r} out.")
         raise BadInput(f"{self.id} has no parameter {name!r}{nearest(name, names)}; its parameters are {', '.join(names)}.")
 
     def resolve(self, given: dict[str, Any]) -> dict[str, Any]:
         """All parameters, ``given`` ones checked and the others at their default. Raises BadInput."""
         checked = {name: self.param(name).check(value) for name, value in given.items()}
-        values = self.defaults | (self.reduced if checked.get("reduced") or checked.get("quick") else {}) | checked
+        values = self.defaults | (self.reduced if checked.get("quick") else {}) | checked
         if "target" in values:
             check_model("target", values["target"], targets() or ["tiny-hybrid"])
         if "drafter" in values:
@@ -182,7 +192,7 @@ MEASURED = (
     Param("lengths", list, [128, 256, 512], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
     Param("contexts", list, [512, 2048, 8192], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
     Param("measure", bool, False, "measure again; otherwise draw from recorded rows"),
-    Param("reduced", bool, False, "a short measurement whose captions say that it is one"),
+    Param("quick", bool, False, "a short measurement whose captions say that it is one"),
     Param("rows", str, "", "row file to draw from; empty for the committed one of the target"),
 )
 UNDO = (
@@ -193,9 +203,7 @@ UNDO = (
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     Param("widths", list, [2, 3, 5, 9, 17], "rows of the verify forward whose commits are timed, for every accepted count", "rows", 2, 65),
     Param("commits", int, 15, "timed commits of each width, count and way to undo", "", 1, 1000),
-    *(p for p in MEASURED if p.name in ("dtype", "measure")),
-    Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
-    *(p for p in MEASURED if p.name == "rows"),
+    *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )
 DECOUPLED = (
     *MEASURED[:2],
@@ -204,9 +212,7 @@ DECOUPLED = (
     Param("repeats", int, 2, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("cost_repeats", int, 3, "timings of every forward at each prompt's context", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
-    *(p for p in MEASURED if p.name in ("dtype", "measure")),
-    Param("quick", bool, False, "a one-minute measurement whose captions say that it is one"),
-    *(p for p in MEASURED if p.name == "rows"),
+    *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )
 DRAWING = ("target", "rows", "measure", "part")  # the parameters that matter where nothing is measured
 BLOCKS = (
@@ -222,7 +228,7 @@ BLOCKS = (
     Param("rest_prompts", int, 6, "prompts of every section but the contexts, part=rest", "", 1, 27),
     Param("contexts", list, [512, 2048, 8192, 26000], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
     Param("lengths", list, [64, 256, 1024], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
-    *(p for p in MEASURED if p.name in ("measure", "reduced", "rows")),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 

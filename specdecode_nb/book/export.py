@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..records import parse, read_text, write_atomic
+from ..records import write_atomic
 from . import notebooks, numbers
 from .tables import latex
 
@@ -25,7 +25,7 @@ def write_up(acts: Sequence[str], folder: Path) -> list[Path]:
 
 
 def write_captions(folder: Path) -> list[Path]:
-    records = [parse(read_text(p, "record"), p.name) for p in sorted([*folder.glob("*-*.json"), *folder.glob("tables/*-*.json")])]
+    records = [record for _, record in notebooks.recorded(folder)]
     lines, macros = [], []
     for record in records:
         kind = "Figure" if "alt" in record else "Table"

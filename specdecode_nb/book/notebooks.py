@@ -27,7 +27,7 @@ import specdecode_nb
 
 from .. import paths
 from ..errors import BadInput
-from ..records import read_text, sha256, write_atomic
+from ..records import parse, read_text, sha256, write_atomic
 from . import acts, digests, numbers
 from .errors import RunFailed
 from .page import COMMAND, OUT
@@ -78,8 +78,8 @@ def check_parameters(act: str, name: str, book: NotebookNode) -> None:
         raise BadInput(f"The parameter {odd!r} of {name} is {found.get(odd)!r}, declared is {spec.defaults.get(odd)!r}; make them equal.")
 
 
-def kernel_manager(environment: dict[str, str]) -> type:
-    """A kernel of this very interpreter, whatever kernelspecs the machine has."""
+def kernel_manager(environment: dict[str, str], managers: list) -> type:
+    """A kernel of this very interpreter, whatever kernelspecs the machine has. Each manager that is made joins ``managers``."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
@@ -90,12 +90,22 @@ def kernel_manager(environment: dict[str, str]) -> type:
         def __init__(self, **options):
             # sockets in the run's own folder: kernels that start at the same time would race for ports
             super().__init__(**options, transport="ipc", ip=str(Path(environment[OUT]) / "kernel"))
+            managers.append(self)
 
         @property
         def kernel_spec(self):
             return spec
 
     return Here
+
+
+def end(managers: Sequence) -> None:
+    """Kill kernels that an interrupt has left: they would look for sockets in a folder that is gone, and say so on stderr."""
+    for manager in managers:
+        process = getattr(manager.provisioner, "process", None)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def environment(out: Path, command: str) -> dict[str, str]:
@@ -126,18 +136,20 @@ def execute(act: str, params: dict, staging: Path, cwd: Path, command: str, sour
         warnings.simplefilter("ignore")  # what the libraries deprecate at import is not this project's
         import papermill
 
-    book, saved, failure = read_source(act, source), staging / "failed.ipynb", ""
+    book, saved, failure, managers = read_source(act, source), staging / "failed.ipynb", "", []
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
     try:
         # papermill fills braces in a path, so they are doubled; it saves after every cell, which keeps a failed run
         book = papermill.execute_notebook(
             book, str(saved).replace("{", "{{").replace("}", "}}"), parameters=params, kernel_name="python3", progress_bar=False, cwd=str(cwd),
-            start_timeout=120, execution_timeout=timeout, record_timing=False, kernel_manager_class=kernel_manager(environment(staging, command)),
+            start_timeout=120, execution_timeout=timeout, record_timing=False, kernel_manager_class=kernel_manager(environment(staging, command), managers),
             extra_arguments=["--IPKernelApp.log_level=CRITICAL", "--HistoryManager.enabled=False"])
     except papermill.PapermillExecutionError as error:
         failure = f"{error.ename}: {error.evalue}"
     except (RuntimeError, OSError, ValueError) as error:  # a dead kernel, a time limit, an invalid notebook
         failure = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    finally:
+        end(managers)
     if saved.exists():
         book = nbformat.read(saved, as_version=4)
         book.cells = [c for c in book.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]  # its banners would shift the count
@@ -233,17 +245,30 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def install(act: str, staging: Path, folder: Path) -> list[Path]:
-    """Move the figures, tables and numbers of one Act from ``staging`` to ``folder``; what it no longer makes goes."""
+    """Move the figures, tables and numbers of one Act from ``staging`` to ``folder``; what it made before and no longer makes goes."""
     made = staging / "figures"
     with locked(folder):
         files = sorted(p.relative_to(made) for p in made.rglob("*") if p.is_file() and not p.name.startswith("numbers."))
         for name in files:
             write_atomic(folder / name, (made / name).read_bytes())
-        for old in [*folder.glob(f"{act}-*"), *folder.glob(f"tables/{act}-*")]:
-            if old.relative_to(folder) not in files:
-                old.unlink()
+        for sidecar, item in recorded(folder, act):
+            for old in (sidecar, *(sidecar.with_suffix(f".{kind}") for kind in item["sha256"])):
+                if old.relative_to(folder) not in files:
+                    old.unlink(missing_ok=True)
         names = numbers.write(folder, act, numbers.load(made / "numbers.json"))
     return [folder / name for name in (*files, *names)]
+
+
+def recorded(folder: Path, act: str = "*") -> Iterator[tuple[Path, dict]]:
+    """The records of figures and tables in ``folder``, by path; files of another kind and of other people are passed over."""
+    for path in sorted([*folder.glob(f"{act}-*.json"), *folder.glob(f"tables/{act}-*.json")]):
+        try:
+            item = parse(read_text(path, "record"), path.name)
+        except BadInput:
+            continue
+        if isinstance(item, dict) and item.get("id") == path.stem and "caption" in item:
+            if isinstance(item.get("sha256"), dict) and all(map(str.isalnum, item["sha256"])):
+                yield path, item
 
 
 def keep_failure(act: str, staging: Path, folder: Path) -> str:

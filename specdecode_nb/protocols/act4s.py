@@ -8,6 +8,7 @@ import numpy as np
 
 from ..decoder import generate
 from ..drafters import NAMES, NOISE_SEED
+from ..errors import BadInput
 from ..statistics import distinct_ratio, looped_fraction
 from ..targets import Target, load_target, mx
 from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
@@ -42,21 +43,24 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """Measure Act IV-S and write a row file beside ``journal``; finished rows survive a kill and are not measured again.
 
     Args:
-        params: target, drafter, block_sizes, tokens, repeats, prompts (number or None for all), dtype, reduced.
+        params: target, drafter, block_sizes, tokens, repeats, prompts (number or None for all), dtype, quick.
         progress: called with (rows done, rows in all, label).
     Returns:
         The path of the finished row file.
     Raises:
         BadInput: before anything is measured, if an input does not exist or does not fit.
     """
+    if max(params["block_sizes"]) < 2:
+        raise BadInput("block_sizes is 1, but one position is the seed token and drafts nothing; add a width of 2 or more.")
     target, drafter = load_pair(params)
     prompts = prompt_suite(params.get("prompts"))
     name = params["drafter"] if params["drafter"] in NAMES else "uno"
     arms = plain_arms(target) | {f"{name}_k{k}": drafting_arm(target, drafter, k) for k in params["block_sizes"]}
     check_room(target, prompts, params["tokens"], max(params["block_sizes"]))
-    config = {key: params[key] for key in ("target", "drafter", "block_sizes", "tokens", "repeats", "dtype", "reduced")}
-    config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "arms": list(arms)}
-    ties = prompts[: 3 if params["reduced"] else TIE_PROMPTS]
+    config = {key: params[key] for key in ("target", "drafter", "block_sizes", "tokens", "repeats", "dtype")}
+    config |= {"reduced": params["quick"], "prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED,
+               "arms": list(arms)}
+    ties = prompts[: 3 if params["quick"] else TIE_PROMPTS]
     total = len(prompts) * len(arms) * params["repeats"] + len(prompts) + len(ties)
     with journal_of("act4s", journal, target, drafter, config, resume) as rows:
         keep = keeper(rows, total, progress)

@@ -69,7 +69,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """Measure the rest of Act IV-S and write a row file beside ``journal``; finished rows survive a kill and are not measured again.
 
     Args:
-        params: target, drafter (uno or the path of an adapter), tokens, dtype, reduced, rest_prompts, policy_prompts, rest_repeats,
+        params: target, drafter (uno or the path of an adapter), tokens, dtype, quick, rest_prompts, policy_prompts, rest_repeats,
             lengths, contexts.
         progress: called with (rows done, rows in all, label).
     Returns:
@@ -86,9 +86,9 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     long = [context_prompt(target, n) for n in contexts]
     check_room(target, long, tokens, max(WIDTHS))
     warm = few[:WARMUP_PROMPTS]
-    config = {key: params[key] for key in ("target", "drafter", "tokens", "dtype", "reduced", "rest_repeats", "lengths", "contexts")}
-    config |= {"prompts": [p["id"] for p in few], "policy_prompts": [p["id"] for p in more], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED,
-               "context_seed": CONTEXT_SEED, "widths": list(WIDTHS), "criteria": criteria.load(ACT).rules,
+    config = {key: params[key] for key in ("target", "drafter", "tokens", "dtype", "rest_repeats", "lengths", "contexts")}
+    config |= {"reduced": params["quick"], "prompts": [p["id"] for p in few], "policy_prompts": [p["id"] for p in more],
+               "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "context_seed": CONTEXT_SEED, "widths": list(WIDTHS), "criteria": criteria.load(ACT).rules,
                "shuffled_adapter": sha256(shuffled_path(target).read_bytes()) if shuffled_path(target).is_file() else None}
     controls, plain = control_arms(target, drafter, params["drafter"]), plain_arms(target)
     short = {"ar": plain["ar"], f"uno_k{K}": controls[f"uno_k{K}"]}

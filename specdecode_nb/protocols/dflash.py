@@ -112,7 +112,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """Measure the sweep of Act DFlash and write a row file beside ``journal``; finished rows survive a kill.
 
     Args:
-        params: target, blocks, tokens, repeats, prompts, dtype, reduced.
+        params: target, blocks, tokens, repeats, prompts, dtype, quick.
         progress: called with (rows done, rows in all, label).
     Returns:
         The path of the finished row file.
@@ -129,7 +129,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     prompts = prompt_suite(params["prompts"])
     check_room(target, prompts, tokens, max(*blocks, *ROWS))
     warm, timed, widths = prompts[:WARMUP_PROMPTS], prompts[:COST_PROMPTS], cycle_widths(blocks)
-    config = {key: params[key] for key in ("target", "blocks", "tokens", "repeats", "dtype", "reduced")}
+    config = {key: params[key] for key in ("target", "blocks", "tokens", "repeats", "dtype")} | {"reduced": params["quick"]}
     config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "fresh_rows": FRESH,
                "cost_repeats": COST_REPEATS, "order_seed": ORDER_SEED, "arms": list(arms_of(target, drafters, blocks, dict.fromkeys((0, SHORT, *blocks), 1.0))),
                "drafters": digests, "criteria": criteria.load(ACT).rules}

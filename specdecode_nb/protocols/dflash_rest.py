@@ -129,7 +129,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
 
     Args:
         params: target, dtype, tokens (at most :data:`TOKENS` are decoded where the length is not what varies), block, rest_prompts, contexts,
-            lengths, reduced (one context prompt of each length instead of :data:`CONTEXT_PROMPTS`), and perhaps drafter, by default "dflash".
+            lengths, quick (one context prompt of each length instead of :data:`CONTEXT_PROMPTS`), and perhaps drafter, by default "dflash".
         progress: called with (rows done, rows in all, label).
     Returns:
         The path of the finished row file.
@@ -145,11 +145,11 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     if not 2 <= block <= drafter.block_size:
         raise BadInput(f"The block has {block} rows, but {drafter.name!r} drafts blocks of 2 to {drafter.block_size}; choose among those.")
     prompts = prompt_suite(params["rest_prompts"])
-    long = [context_prompt(target, n, w) | {"which": w} for w in range(1 if params["reduced"] else CONTEXT_PROMPTS) for n in contexts]
+    long = [context_prompt(target, n, w) | {"which": w} for w in range(1 if params["quick"] else CONTEXT_PROMPTS) for n in contexts]
     check_room(target, prompts, max(tokens, *lengths), block)
     check_room(target, long, tokens, block)
     plain = Variant(target, pair_of_arms(target, name, block))
-    config = {"target": params["target"], "drafter": name, "tokens": tokens, "dtype": params["dtype"], "reduced": params["reduced"], "block": block,
+    config = {"target": params["target"], "drafter": name, "tokens": tokens, "dtype": params["dtype"], "reduced": params["quick"], "block": block,
               "lengths": lengths, "contexts": contexts, "prompts": [p["id"] for p in prompts], "context_prompts": [p["id"] for p in long],
               "warmup_prompts": WARMUP_PROMPTS, "context_seed": CONTEXT_SEED, "held_out_seed": HELD_OUT_SEED, "bits": PRECISIONS, "group": GROUP,
               "tuning": {"steps": list(TUNING_STEPS), "rate": modified.RATE, "batch": modified.BATCH, "window": modified.WINDOW, "seed": modified.SEED,
