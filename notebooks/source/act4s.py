@@ -729,7 +729,7 @@ if more:
         true = more.provenance["drafter"]
         page.number("rest_true_steps", sum(r["steps"] for r in (true["recipe"], *true.get("earlier_recipes", ()))), "d", "steps", more.name)
         page.number("rest_true_rank", true["recipe"]["rank"], "d", source=more.name)
-        page.say("It had [[rest_shuffled_steps]] steps at rank [[rest_shuffled_rank]], the drafter [[rest_true_steps]] at rank [[rest_true_rank]]: the control bounds what a short training on wrong targets brings, not a long one.")
+        page.say("The shuffled control had [[rest_shuffled_steps]] steps at rank [[rest_shuffled_rank]], the drafter [[rest_true_steps]] at rank [[rest_true_rank]]: the control bounds what a short training on wrong targets brings, not a long one.")
     table = rest.speeds(control)
     page.show(table, "rest-controls", "Controls, passes and lookup: median throughput, speed-up over the faster plain arm with its 95 % interval over prompts", REST, sources=[more])
 
