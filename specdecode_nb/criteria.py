@@ -20,6 +20,14 @@ from .records import RowFile, Strict, conform, parse, read_text, sha256
 
 HOLDS, FAILS = "holds", "does NOT hold"
 SPANS, NO_ROWS = "not decidable: the interval spans the threshold", "not decidable: nothing was measured"
+FEWEST = 3  # prompts (or texts) on each side of a comparison, below which an estimate has neither an interval nor a verdict
+
+
+def few(*counts: int, unit: str = "prompt") -> str:
+    """"1 prompt against 2" where one of ``counts`` is below FEWEST, else nothing."""
+    if min(counts) >= FEWEST:
+        return ""
+    return f"{counts[0]} {unit}{'s' * (counts[0] != 1)}" + "".join(f" against {n}" for n in counts[1:])
 
 
 class Fixed(Strict):
@@ -134,13 +142,13 @@ def load(act: str) -> Criteria:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One criterion judged. ``word`` is one of HOLDS, FAILS, SPANS, NO_ROWS; ``n`` counts what the interval resamples."""
+    """One criterion judged. ``word`` is HOLDS, FAILS or begins with "not decidable"; ``n`` counts what the interval resamples, by side if text."""
 
     criterion: Criterion
     value: float | None
     low: float | None
     high: float | None
-    n: int | None
+    n: int | str | None
     word: str
 
     @property
@@ -153,18 +161,25 @@ class Outcome:
         return f"{self.value:{fmt}}{span} {self.criterion.rule.unit}".rstrip() + (f" (n={self.n})" if self.n is not None else "")
 
 
-def judge(criterion: Criterion, value: float | None, low: float | None = None, high: float | None = None, n: int | None = None) -> Outcome:
+def judge(criterion: Criterion, value: float | None, low: float | None = None, high: float | None = None, n: int | str | None = None,
+          thin: str = "") -> Outcome:
     """Apply the rule. With an interval the rule must be met, or missed, by every number in it; else it is not decidable.
 
+    An estimate from fewer than FEWEST units decides nothing: ``thin`` holds the words of :func:`few` where it has no interval. A count
+    has none either, and is judged.
     Raises ValueError for half an interval, one that is empty or has no value, or one under "==". A resampled interval of medians may
     lie beside its value, so that is allowed.
     """
     rule = criterion.rule
-    if (low is None) != (high is None) or low is not None and (value is None or low > high):
+    if (low is None) != (high is None) or low is not None and (value is None or low > high or thin):
         raise ValueError(f"{criterion.id}: {low} to {high} is no interval around {value}.")
     if value is None:
         return Outcome(criterion, None, None, None, n, NO_ROWS)
-    if low is None:
+    if not thin and low is not None and isinstance(n, int):
+        thin = few(n, unit="unit")
+    if thin:
+        word = f"not decidable: {thin}"
+    elif low is None:
         word = HOLDS if rule.passed(value) else FAILS
     elif rule.comparison == "==":
         raise ValueError(f"{criterion.id}: an equality is judged on a count, without an interval.")

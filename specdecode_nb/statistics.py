@@ -209,6 +209,15 @@ def paired(treatment: Iterable[dict], control: Iterable[dict], measure: Callable
     return [left[k] - right[k] for k in left]
 
 
+def paired_prompts(treatment: Iterable[dict], control: Iterable[dict], measure: Callable[[dict], float]) -> list[float]:
+    """Paired differences averaged over the repeats of each prompt, to resample prompts: repeats decode the same tokens."""
+    treatment = list(treatment)
+    apart: dict[str, list[float]] = {}
+    for row, difference in zip({(r["prompt_id"], r["repeat"]): r for r in treatment}.values(), paired(treatment, control, measure)):
+        apart.setdefault(row["prompt_id"], []).append(difference)
+    return [mean(v) for v in apart.values()]
+
+
 def speedup(treatment: Sequence[dict], control: Sequence[dict], resamples: int = RESAMPLES, seed: int = SEED) -> dict:
     """Ratio of median tokens per second and its interval over prompts.
 

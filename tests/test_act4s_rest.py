@@ -124,10 +124,23 @@ def test_shares_of_widths():
 
 
 def test_an_interval_over_prompts_keeps_a_prompt_together():
-    rows = [{"prompt_id": p, "v": v} for p, v in (("a", 0.0), ("a", 0.0), ("b", 1.0))]
+    rows = [{"prompt_id": p, "v": v} for p, v in (("a", 0.0), ("a", 0.0), ("b", 1.0), ("c", 1.0))]
     value, low, high, n = rest.over_prompts(rows, lambda rs: sum(r["v"] for r in rs) / len(rs))
-    assert (value, low, high, n) == (pytest.approx(1 / 3), 0.0, 1.0, 2)
-    assert rest.over_prompts(rows[:2], lambda rs: 5.0) == (5.0, None, None, 1)
+    assert (value, low, high, n) == (0.5, 0.0, 1.0, 3)
+    assert rest.over_prompts(rows[:2], lambda rs: 5.0) == (5.0, None, None, 1, "1 prompt")
+    assert rest.over_prompts(rows, lambda rs: 5.0, (3, 1)) == (5.0, None, None, "3 and 1", "3 prompts against 1")
+
+
+def kind(category, n, accepted):
+    return {"arm": "uno_k4", "category": category, "prompt_id": f"{category}-{n}", "accepted_per_cycle": accepted, "cycles": len(accepted)}
+
+
+def test_kinds_of_text_are_compared_over_prompts_of_each():
+    """High-entropy prompts accept 0 or 2 a cycle, the others 1: the difference is 0 on average and between -1 and 1."""
+    rows = [kind("high_entropy", n, [2 * (n % 2)] * 2) for n in range(4)] + [kind(c, n, [1, 1, 1]) for c in ("code", "structured") for n in range(2)]
+    value, low, high, n = rest.kinds_apart(rows)
+    assert (value, low, high, n) == (0.0, -1.0, 1.0, "4 and 4")
+    assert rest.kinds_apart(rows[3:]) == (1.0, None, None, "1 and 4", "1 prompt against 4") and rest.kinds_apart(rows[:6]) is None
 
 
 def test_optional_lists_and_costs_have_a_schema(measured):

@@ -36,6 +36,15 @@ def test_no_verdict_on_half_an_interval(rule, arguments):
         judge(criterion(*rule), *arguments)
 
 
+def test_too_few_units_decide_nothing_and_a_count_is_judged():
+    assert judge(criterion(), 1.2, 1.1, 1.3, 2).word == "not decidable: 2 units" and judge(criterion(), 1.2, 1.1, 1.3, 3).word == HOLDS
+    thin = judge(criterion(), 1.2, n="7 and 1", thin=criteria.few(7, 1))
+    assert thin.word == "not decidable: 7 prompts against 1" and thin.text == "1.20 x (n=7 and 1)"
+    assert judge(criterion("==", 0), 0, n=1).word == HOLDS and criteria.few(3, 6) == ""
+    with pytest.raises(ValueError):
+        judge(criterion(), 1.2, 1.1, 1.3, 1, thin="1 prompt")
+
+
 def test_the_closing_table_keeps_published_and_measured_apart():
     unpublished = Criterion.model_validate(entry("<", 1.0, published=None))
     frame = table([judge(criterion(), 1.2, 1.1, 1.3, 27), judge(unpublished, None)])

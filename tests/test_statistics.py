@@ -111,6 +111,12 @@ def test_pairs_are_by_prompt_and_repeat_in_any_order():
         st.paired(left, right[:1], st.tokens_per_second)
 
 
+def test_repeats_of_a_prompt_are_one_difference():
+    left = [row(prompt=p, repeat=r, seconds=s) for r, p, s in ((0, "a", 0.5), (0, "b", 1.0), (1, "a", 1.0), (1, "b", 1.0))]
+    right = [row("ar", prompt=p, repeat=r) for p in "ba" for r in (1, 0)]
+    assert st.paired_prompts(left, right, st.tokens_per_second) == [5.0, 0.0]
+
+
 def test_speedup_interval_resamples_prompts_with_their_repeats():
     fast = [row(prompt=f"a-{i}", repeat=r, seconds=0.5) for i in range(4) for r in range(3)]
     slow = [row("ar", prompt=f"a-{i}", repeat=r) for i in range(4) for r in range(3)]

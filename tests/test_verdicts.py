@@ -34,6 +34,8 @@ def test_outcomes_follow_the_rows():
     assert found["act4s", "The draft-verify cycle is free"].startswith("negative here too: K=1 at 0.833")
     assert found["act4s", "Pred-high-entropy"].startswith("holds")
     assert found["act4u4", "U4-B3b"].startswith("does NOT hold: K=8 at 0.778")
+    slots = "act4u4", "Slots beyond the third pay for themselves"
+    assert "never trained" not in found[slots] and verdicts.claims(rows(), 5)[slots] == found[slots] + "; the adapter was trained at K=5, so slots 5 to 7 were never trained"
     assert verdicts.claims(rows(k8_seconds=0.6))["act4u4", "K=8 is the faster block size"].startswith("NOT negative here")
 
 

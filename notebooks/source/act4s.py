@@ -36,8 +36,11 @@ quick = False                    # True: a short measurement whose captions say 
 rows = ""                        # row file; empty: the committed one of the target
 
 # %%
-from specdecode_nb import criteria, statistics
+import json
+
+from specdecode_nb import criteria, paths, statistics
 from specdecode_nb.book import draw, palette, rest, start, sweep
+from specdecode_nb.records import sha256
 
 page = start("act4s", globals())
 page.opening()
@@ -79,8 +82,8 @@ page.opening()
 #
 # **Protocol.** Greedy decoding, end-of-text ids ignored so that every run has the same number of tokens; repeat, then prompt,
 # then arm, plain decoding first, so that arms are timed next to each other; a warm-up pass is dropped; barriers around every
-# stage. A speed-up is a ratio of medians over rows. Paired differences are bootstrapped over (prompt, repeat) with
-# 10,000 resamples and seed 20260905.
+# stage. A speed-up is a ratio of medians over rows. Paired differences were bootstrapped over (prompt, repeat) with
+# 10,000 resamples and seed 20260905; those measured here resample prompts, each with all its repeats.
 #
 # **Loops.** Greedy decoding of a base model falls into repetition. The looped fraction of a continuation is the share of its
 # 8-gram starts whose 8-gram occurred before in it, measured on plain decoding. A row is *loop-free* if that is under 0.05.
@@ -572,9 +575,9 @@ if page.rows and free:
 if page.rows:
     entries = sweep.differences(decoded)
     page.figure(draw.forest(entries, "difference in tok/s against the faster plain arm (% of its mean)", fmt="+.1f"), "measured-differences",
-                "Paired differences over (prompt, repeat), 10,000 bootstrap resamples, 95 % intervals",
+                "Paired differences, mean over the repeats of each prompt; 10,000 bootstrap resamples of prompts, 95 % intervals",
                 "One mark with an interval for each block width beside the line of no difference; marks right of it are faster than plain decoding.", sources=[page.rows])
-    frame = sweep.frame([{"arm": e["label"], "pairs": e["n"], "difference": e["value"], "low": e["low"], "high": e["high"], "wins": e["wins"], "losses": e["losses"],
+    frame = sweep.frame([{"arm": e["label"], "prompts": e["n"], "difference": e["value"], "low": e["low"], "high": e["high"], "wins": e["wins"], "losses": e["losses"],
                           "interval excludes 0": e["significant"]} for e in entries], difference="%", low="95 %", high="95 %")
     page.show(frame, "measured-paired", "The same as numbers; a difference in percent of the faster plain arm's mean throughput", {c: "+.2f" for c in ("difference", "low", "high")}, sources=[page.rows])
 
@@ -608,12 +611,18 @@ if page.rows:
     for stage_ in ("draft", "verify"):
         page.number(f"published_{stage_}_steps", page.value("s_ksweep_stage", stage_, arm="uno_k4") / step, ".2f", "plain steps")
     page.number("published_committed", page.value("s_ksweep", "committed per cycle", arm="uno_k4"), ".2f", "tokens per cycle")
-    goal, short = 1.4, "the goal of this repository, 1.40 times the faster plain arm on all prompts, is reached"
-    if summary[best]["x plain"] < goal:
+    goal, speedup_ = 1.4, statistics.speedup(sweep.arm_rows(decoded, best), sweep.arm_rows(decoded, plain))
+    for key in ("low", "high"):
+        page.number(f"measured_speedup_{key}", speedup_[key], ".3f", "x faster plain arm", page.rows.name)
+    reached = ("reached" if speedup_["low"] >= goal else "not reached" if speedup_["high"] < goal else
+               f"not decidable by the interval; the point value is {'below' if speedup_['ratio'] < goal else 'above'} it")
+    short = "."
+    if speedup_["ratio"] < goal:
         page.number("measured_affordable", entry["tokens per cycle"] / goal, ".2f", "plain steps", page.rows.name)
-        short = ("the goal of this repository, 1.40 times the faster plain arm on all prompts, is not reached. At [[measured_committed]] tokens a cycle it would take a cycle of "
-                 "[[measured_affordable]] plain steps, and at [[measured_cycle_steps]] steps it would take [[measured_needs_140]] tokens")
-    page.say(f"Which factor is short? Here {short}. The published decoder (another model and machine) commits [[published_committed]] tokens a cycle and pays [[published_draft_steps]] and "
+        short = (". At [[measured_committed]] tokens a cycle 1.40 would take a cycle of [[measured_affordable]] plain steps, and at [[measured_cycle_steps]] steps it would take "
+                 "[[measured_needs_140]] tokens.")
+    page.say("Which factor is short? The goal of this repository, 1.40 times the faster plain arm on all prompts, against [[measured_speedup]] measured (95 % interval "
+             f"[[measured_speedup_low]] to [[measured_speedup_high]]): {reached}{short} The published decoder (another model and machine) commits [[published_committed]] tokens a cycle and pays [[published_draft_steps]] and "
              "[[published_verify_steps]] plain steps for its draft and verify forward: drafts go further here, and a forward of a few rows is dearer against one of a single row.")
     page.check("drafts go further here and both forwards cost more plain steps than the published ones",
                entry["tokens per cycle"] > page.value("s_ksweep", "committed per cycle", arm="uno_k4") and entry["draft steps"] > page.value("s_ksweep_stage", "draft", arm="uno_k4") / step
@@ -633,13 +642,15 @@ if page.rows:
 recipe = page.rows.provenance["drafter"].get("recipe") if page.rows else None
 if isinstance(recipe, dict) and "block" in recipe:
     page.number("measured_trained_block", recipe["block"], "d", "positions", page.rows.name)
-    page.say("This adapter was trained on blocks of [[measured_trained_block]] noise rows, which is where its curve falls: slots beyond were never trained.")
+    page.number("measured_trained_slots", recipe["block"] - 1, "d", "slots", page.rows.name)
+    page.say("This adapter was trained at K=[[measured_trained_block]], with [[measured_trained_slots]] speculative slots, which is where its curve falls: slots beyond were never trained.")
 
 # %%
 if page.rows:
     page.show(sweep.acceptances(decoded), "measured-acceptances", "Three numbers that are all called acceptance, and the prefix, from the same cycles",
               {c: ".3f" for c in ("tokens per cycle", "accepted / drafted", "accepted / emitted", "mean accepted prefix")}, sources=[page.rows])
-    page.say("`accepted / emitted` is $1 - 1/\\text{tokens per cycle}$ by definition: it looks high for any decoder that commits three tokens a cycle, however much of its drafts is thrown away.")
+    page.say("`accepted / emitted` is $1 - 1/\\text{tokens per cycle}$ by definition: it looks high for any decoder that commits three tokens a cycle, however much of its drafts is thrown away. "
+             "`accepted / drafted` pools all cycles; the *slot acceptance* of the tables of speed is the median over rows of the same quotient, so the two differ.")
 
 # %% [markdown]
 # ### By kind of text, and loops
@@ -695,17 +706,30 @@ if page.measured("rest"):
     page.say(f"Controls and lengths: {len(config_['prompts'])} prompts; policies: {len(config_['policy_prompts'])}; {config_['rest_repeats']} pass, {config_['tokens']} tokens unless said otherwise, "
              f"{config_['dtype']}; one prompt for each context length, held-out documents of the target's own grammar."
              + (" **This is a reduced run**: fewer prompts and tokens than the protocol asks for." if config_["reduced"] else ""))
+    loops_ = {"this package's loop": [], "mlx-lm's `generate_step`": []}
+    for name, group in (("controls", control), ("policies", chosen), ("contexts", long)):
+        loops_[list(loops_)[statistics.plain_arm(group) == "ar_mlx_lm"]].append(name)
+    page.say("Speeds are over the faster of two plain loops, chosen in each section by its median end to end: " + ", ".join(f"{loop} in {' and '.join(names)}" for loop, names in loops_.items() if names)
+             + ". The table of contexts chooses for each length and column anew, and lengths are timed against this package's loop alone.")
 
 # %% [markdown]
 # ### Controls and refinement
 #
 # Every arm goes through the same verifier at K=4. The untrained adapter is attached with a zero update, so its draft rows
-# are the target reading noise. The shuffled control was trained for as long as a small drafter needs to learn something, on what
-# the target said after *another* block.
+# are the target reading noise. The shuffled control was trained on what the target said after *another* block.
 
 # %%
 REST = {"tok/s": ".1f", "x plain": ".3f", "low": ".3f", "high": ".3f", "TPF": ".3f", "slot acceptance": ".3f", "mean accepted prefix": ".3f", "committed per cycle": ".3f"}
 if more:
+    shuffled = paths.models() / more.target / "uno_shuffled.json"
+    if shuffled.is_file() and sha256(shuffled.with_suffix(".safetensors").read_bytes()) == more.config["shuffled_adapter"]:
+        made = json.loads(shuffled.read_text())["recipe"]
+        page.number("rest_shuffled_steps", made["steps"], "d", "steps", "data/models: uno_shuffled.json")
+        page.number("rest_shuffled_rank", made["rank"], "d", source="data/models: uno_shuffled.json")
+        true = more.provenance["drafter"]
+        page.number("rest_true_steps", sum(r["steps"] for r in (true["recipe"], *true.get("earlier_recipes", ()))), "d", "steps", more.name)
+        page.number("rest_true_rank", true["recipe"]["rank"], "d", source=more.name)
+        page.say("The shuffled control had [[rest_shuffled_steps]] steps at rank [[rest_shuffled_rank]], the drafter [[rest_true_steps]] at rank [[rest_true_rank]]: the control bounds what a short training on wrong targets brings, not a long one.")
     table = rest.speeds(control)
     page.show(table, "rest-controls", "Controls, passes and lookup: median throughput, speed-up over the faster plain arm with its 95 % interval over prompts", REST, sources=[more])
 
@@ -733,9 +757,11 @@ if more:
 
 # %%
 if more:
-    base, told_speed = (statistics.median_of(sweep.arm_rows(control, a), lambda r: 1000 * r["draft_seconds"] / r["cycles"]) for a in ("uno_k4", "conf_k4"))
-    page.number("rest_confidence_ms", told_speed - base, ".2f", "ms per cycle", more.name)
-    page.say("Telling it costs [[rest_confidence_ms]] ms a cycle: a softmax over the block.")
+    costs_ = statistics.paired_bootstrap(statistics.paired_prompts(sweep.arm_rows(control, "conf_k4"), sweep.arm_rows(control, "uno_k4"), lambda r: 1000 * r["draft_seconds"] / r["cycles"]))
+    for key, value in (("", costs_["mean_diff"]), ("_low", costs_["ci_low"]), ("_high", costs_["ci_high"])):
+        page.number(f"rest_confidence_ms{key}", value, "+.2f", "ms per cycle", more.name)
+    page.say("Telling it, a softmax over the block, changes the draft by [[rest_confidence_ms]] ms a cycle, 95 % interval over prompts [[rest_confidence_ms_low]] to [[rest_confidence_ms_high]]"
+             + ("." if costs_["significant"] else ": below what one pass resolves."))
 
 # %% [markdown]
 # ### Choosing the width, measured
@@ -753,6 +779,13 @@ if more:
 # %%
 if more:
     best_fixed = rest.fastest(chosen, rest.FIXED)
+    page.number("rest_best_fixed", sweep.width(best_fixed), "d", source=more.name)
+    fixed_ = rest.ratio(chosen, best_fixed, best)
+    for key, value in zip(("", "_low", "_high"), fixed_[:3]):
+        page.number(f"rest_best_fixed_ratio{key}", value, ".3f", f"x K={sweep.width(best)}", more.name)
+    page.say("The best fixed width of this run is K=[[rest_best_fixed]]"
+             + (", as in the sweep." if best_fixed == best else "; in the sweep, with more prompts and repeats, it is K=[[measured_best_k]]. Here it is [[rest_best_fixed_ratio]] times that, interval "
+                "[[rest_best_fixed_ratio_low]] to [[rest_best_fixed_ratio_high]]" + (": these rows do not tell the two apart." if fixed_[1] <= 1 <= fixed_[2] else ".")))
     names_ = [*rest.POLICIES, rest.RULE]
     against = [rest.ratio(chosen, a, best_fixed) for a in names_]
     page.figure(draw.forest([{"label": a, "value": v, "low": low, "high": high, "n": n} for a, (v, low, high, n) in zip(names_, against)], "speed (× best fixed width)", reference=1.0, fmt=".3f"),
@@ -762,7 +795,7 @@ if more:
 # %%
 if more:
     table = rest.shares(chosen)
-    page.show(table, "rest-shares", "Share of cycles at each width", {c: ".2f" for c in table.columns if c.startswith("K=")}, sources=[more])
+    page.show(table, "rest-shares", "Share of cycles at each width. The published rules choose from 2, 4 and 8, the fourth from 0 and 2 to 8; other widths are blocks cut to the tokens still to generate, at the end of a run", {c: ".2f" for c in table.columns if c.startswith("K=")}, sources=[more])
 
 # %% [markdown]
 # ### Longer generations, measured
@@ -772,10 +805,9 @@ if more:
 # %%
 if more:
     table = rest.lengths(grown)
-    page.show(table, "rest-lengths", "By generated length: apparent speed-up of K=4, loops of plain decoding, acceptance on loop-free and on looping prompts",
+    page.show(table, "rest-lengths", "By generated length: apparent speed-up of K=4, loops of plain decoding, acceptance on loop-free and on looping prompts (means of prompts)",
               {"x plain": ".3f", "loop fraction": ".3f", "acceptance, loop-free": ".3f", "acceptance, looping": ".3f", "r(loop, acceptance)": ".2f"}, sources=[more])
-    faster = {name: statistics.plain_arm(group) for name, group in (("controls", control), ("policies", chosen), ("context", long))}
-    page.say("The faster plain loop of this run is " + "; ".join(f"`{arm}` in the {name}" for name, arm in faster.items()) + ".")
+    page.say("The verdict below on loop-free text pools the cycles of all loop-free prompts; the columns here are means of prompts, so their difference is another number.")
 
 # %% [markdown]
 # ### Longer contexts, measured
@@ -810,6 +842,12 @@ if more:
     page.show(criteria.table([judged[i] for i in ("length-trend", "length-loops", "length-clean", "high-entropy", "loops-accept", "lookup-clean", "lookup-loops")])
               [["hypothesis", "published number", "measured here", "verdict here"]], "rest-artifacts", "The artifacts of looping text, as published and as measured here",
               sources=[page.published, rules, more])
+    if page.rows and (apart_ := rest.kinds_apart(decoded)) and len(apart_) == 4:
+        for key, value in zip(("", "_low", "_high"), apart_[:3]):
+            page.number(f"measured_high_entropy{key}", value, "+.2f", "tokens", page.rows.name)
+        page.number("measured_high_entropy_n", f"{apart_[3]}".replace("and", "against"), source=page.rows.name)
+        page.say("The rule on high-entropy prompts is judged on this run, which has too few of them. The sweep, with [[measured_high_entropy_n]] prompts, has a difference of [[measured_high_entropy]] tokens, "
+                 "95 % interval [[measured_high_entropy_low]] to [[measured_high_entropy_high]]; prompts are resampled within their kinds.")
 
 # %% [markdown]
 # ### Every hypothesis, both verdicts
@@ -836,18 +874,31 @@ page.note("No optimised runtime")
 # %% [markdown]
 # - **One machine, one model, one adapter.** The published ratios hang on the cost of a five-row forward against a one-row
 #   one on that chip; another chip has another ratio.
-# - **Repeats are not replicates.** Decoding is greedy, so three repeats time the same tokens. The published interval resamples
-#   them as if they were independent; the intervals of speed-ups measured here resample prompts instead.
+# - **Repeats are not replicates.** Decoding is greedy, so three repeats time the same tokens. The published intervals resample
+#   them as if they were independent; all intervals measured here resample prompts instead.
 # - **Twenty-seven prompts.** Three a category: a difference between two categories is an anecdote.
 # - **The plain loop is the yardstick.** A slow one flatters every drafter. The published loop synchronizes with the host after
 #   every token; here the faster of two loops is used.
 # - **A plain step is a slow kernel here.** On this CPU it is bound by a matrix product of one row; a matrix-vector kernel would make
 #   the plain step faster and every ratio lower. That was not measured.
+# - **The machine drifted.** Two cores that other work can disturb: the table below has the speeds of each repeat of the sweep. Arms are
+#   interleaved within a repeat, so a ratio within one repeat is safer than a speed.
 # - **One text a context length.** Contexts are made of the target's own grammar and far longer than its windows of training; a
 #   difference between two lengths is a difference between two texts as well.
 # - **The embedded target is small.** Its forward is bound by other things than that of a 4B model, and its adapter was trained by
 #   another recipe. What carries over is the method, and the shape of the argument.
-#
+
+# %%
+if page.rows:
+    drift = sweep.repeats(decoded, best)
+    page.show(drift, "measured-drift", "Median throughput by repeat of the sweep, and K=[[measured_best_k]] over the faster plain arm within each", {c: ".1f" for c in drift.columns[1:-1]} | {"x plain": ".3f"}, sources=[page.rows])
+    own_plain = drift[palette.label(plain)]
+    page.number("measured_drift", 100 * (own_plain.max() / own_plain.min() - 1), ".0f", "%", page.rows.name)
+    page.number("measured_ratio_low", drift["x plain"].min(), ".3f", "x faster plain arm", page.rows.name)
+    page.number("measured_ratio_high", drift["x plain"].max(), ".3f", "x faster plain arm", page.rows.name)
+    page.say("The faster plain arm differs by [[measured_drift]] % between its repeats, and the ratio within a repeat is between [[measured_ratio_low]] and [[measured_ratio_high]]. The interval over prompts does not contain this.")
+
+# %% [markdown]
 # ## Provenance
 
 # %%

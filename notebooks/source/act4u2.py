@@ -671,6 +671,11 @@ if page.measured():
     decoded, timed, gated, rewound = (page.rows.of(kind) for kind in ("decode", "commit", "gates", "rewind"))
     sizes = page.rows.config["block_sizes"]
     found = undo.outcomes(rules, page.rows)
+    for key in ("tokens", "repeats"):
+        page.number(f"here_{key}", page.rows.config[key], "d", source=here)
+    page.number("here_prompts", len(page.rows.config["prompts"]), "d", "prompts", here)
+    page.say(f"[[here_prompts]] prompts, [[here_tokens]] tokens each, [[here_repeats]] repeats (published: {page.published.facts.setup['evaluation']})."
+             + (" **This is a reduced run**, shorter than the protocol asks for." if page.rows.config["reduced"] else ""))
     kinds = pd.DataFrame(page.rows.rows)["kind"].value_counts().rename_axis("kind of row").reset_index(name="rows")
     page.show(kinds, "measured-rows", "Rows recorded here", sources=[page.rows])
 else:
@@ -725,12 +730,17 @@ if page.rows:
 if page.rows:
     wide = max(page.rows.config["widths"])
     figure, (left, right) = draw.panels(2, height=3.1, sharey=True)
-    draw.lines({n: (list(v), list(v.values())) for n, v in undo.by_width(timed).items()}, "rows of the verify forward", "milliseconds of a partial commit", title="All counts", ax=left)
-    at = grid[grid["width"] == wide]
+    draw.lines({n: (list(v), list(v.values())) for n, v in undo.by_width(timed).items()}, "rows of the verify forward", "milliseconds of a partial commit", title="all partial counts", ax=left)
+    at = grid[(grid["width"] == wide) & (grid["kept"] < wide)]
     draw.lines({n: (at["kept"], at[n]) for n in names}, "rows kept", "", title=f"{wide} rows verified", ax=right)
     left.set_yscale("log")
+    left.set_xticks(page.rows.config["widths"])
+    right.set_xticks(at["kept"].tolist()[::2])
     right.get_legend().remove()
-    page.figure(figure, "measured-commit", "Median time of a commit: by width over all partial counts, and by the rows kept of the widest block",
+    handles, labels = left.get_legend_handles_labels()
+    left.get_legend().remove()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(names), frameon=False)
+    page.figure(figure, "measured-commit", "Median time of a partial commit: by width over all partial counts, and by the rows kept of the widest block; keeping all rows undoes nothing and is left out",
                 "Two panels of four lines on a logarithmic scale. Milliseconds of a commit by way to undo, against the width of the verify forward and against the rows kept.", sources=[page.rows])
 
 # %%
@@ -852,12 +862,13 @@ page.show(criteria.table(found), "outcomes", "Hypotheses of this Act: published 
 
 # %%
 if page.rows:
-    page.number("verdict_here", undo.verdict(found), source=here)
-    page.number("rewind_here", undo.dominated(found), source=here)
     page.number("outcomes_held", sum(o.word == criteria.HOLDS for o in found), "d", "of the rules", here)
     page.number("outcomes_failed", sum(o.word == criteria.FAILS for o in found), "d", "of the rules", here)
     page.number("outcomes_open", sum(o.word not in (criteria.HOLDS, criteria.FAILS) for o in found), "d", "of the rules", here)
-    page.say("[[outcomes_held]] rules hold here, [[outcomes_failed]] do not, [[outcomes_open]] cannot be decided. In the words of the published verdict: **[[verdict_here]]**. And of its alternative: **[[rewind_here]]**.")
+    page.say("[[outcomes_held]] rules hold here, [[outcomes_failed]] do not, [[outcomes_open]] cannot be decided.")
+    stand = lambda parts: "established here too" if undo.established(found, parts) else "not established here in full"  # noqa: E731
+    page.say(f"**The published verdict**, {page.published.facts.verdict}, asks for four things, and is {stand(undo.PUBLISHED_VERDICT)}: {undo.told(found, undo.PUBLISHED_VERDICT)}.")
+    page.say(f"**That rewind is dominated**, as section 11 has it, is {stand(undo.DOMINATION)}: {undo.told(found, undo.DOMINATION)}.")
 
 # %% [markdown]
 # ## 16. Provenance

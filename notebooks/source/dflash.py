@@ -33,7 +33,7 @@ rest_prompts = 6                     # rest: prompts of every section but the co
 contexts = [512, 2048, 8192, 26000]  # rest: tokens of the prompt
 lengths = [64, 256, 1024]            # rest: new tokens a prompt
 measure = False                      # True: measure again; False: draw from recorded rows
-quick = False                      # True: a short measurement whose captions say that it is one
+quick = False                        # True: a short measurement whose captions say that it is one
 rows = ""                            # row file; empty: the committed one of the target
 
 # %%

@@ -59,7 +59,7 @@ number("a3_high", "act3", merit["act3"]["held-out masked accuracy at t=0.90"], "
 number("n_done", "act4n", facts["act4n"].facts.figures_of_merit[0].value, "d", "stages")
 page.say("**Can such a model learn to fill in noise?** [Act I](act1.ipynb): a small adapter memorizes a batch, and ruins ordinary decoding while it is on (perplexity [[a1_factor]] times higher). "
          "[Act II](act2.ipynb): a second, reversed pass through the recurrent layers does not help ([[a2_margin]] points against its causal control). [Act III](act3.ipynb): a mixed objective gives a healthy "
-         "denoiser, [[a3_low]] % right at little noise and [[a3_high]] % at much, that still cannot write from nothing, and it goes down as a failure because one criterion failed. "
+         "denoiser, [[a3_low]] % right at little noise and [[a3_high]] % at much, that still cannot write from nothing, and it goes down as a failure because one criterion failed that its rule does not forgive (the other failed entry of its ledger is the stop of an earlier run). "
          "[Act IV-N](act4n.ipynb), on structured noise, was paused after [[n_done]] stages and never decided.")
 
 # %%
@@ -88,6 +88,16 @@ page.say("**How fast is it, and why not faster?** [Act IV-S](act4s.ipynb) measur
 # %%
 number("df_factor", "dflash", merit["dflash"]["drafting speedup, quantization isolated"], ".0f", "x")
 page.say("**And with a drafter of a few layers?** A [blog post](dflash.ipynb) reports about [[df_factor]] times on a larger quantized model. One of its factors is clean; the rest of its headline cannot be taken apart.")
+
+# %%
+files = [(act, *found) for act in paths.ACTS for found in overview.files_of(act)]
+said = [overview.found(name, rows) for _, name, _, rows in files]
+if files:
+    made = next((rows for _, name, _, rows in files if name == "act4s"), files[-1][-1])
+    page.number("here_parameters", made.provenance["target"]["parameters"] / 1e6, ".1f", "million parameters", made.name)
+    page.number("here_machine", made.provenance["machine"]["class"], source=made.name)
+    page.say("**And measured here?** On a model of [[here_parameters]] million parameters that this repository carries ([[here_machine]]), intervals over prompts: "
+             + "; ".join(f"[{facts[act].facts.title.split(':')[0].split(' (')[0]}]({act}.ipynb): {text}" for (act, *_), (text, _) in zip(files, said)) + ".")
 
 # %%
 of = {act: facts[act].facts for act in paths.ACTS}
@@ -125,7 +135,6 @@ page.check("every Act after IV-U is faster than plain decoding at K=4, and none 
 
 # %%
 table = overview.acts()
-files = [(act, *found) for act in paths.ACTS for found in overview.files_of(act)]
 counts = [{"passed": sum(c.passed is True for c in f.criteria), "failed": sum(c.passed is False for c in f.criteria), "not judged": sum(c.passed is None for c in f.criteria),
            "negative results": len(f.negative_results)} for f in of.values()]
 origin = [f.label.removeprefix("published: ") for f in facts.values()]
@@ -148,8 +157,8 @@ page.check("every Act has at least one negative result; Act IV-S has the most cl
 
 # %%
 if files:
-    frame = pd.DataFrame([{"act": act, "target": target, "what the rows say": overview.phrase(name, rows)} for act, name, target, rows in files])
-    page.show(frame, "measured", "Measured here, one phrase a row file: the fastest block width against the faster of two plain loops, or how many of the rules fixed beforehand hold", sources=[rows for *_, rows in files])
+    frame = pd.DataFrame([{"act": act, "target": target, "what was found": text, "rules": rules or "-"} for (act, _, target, _), (text, rules) in zip(files, said)])
+    page.show(frame, "measured", "Measured here, the main finding of each row file with its 95 % interval, and how many of the rules fixed beforehand hold; x plain is against the faster of two plain loops", sources=[rows for *_, rows in files])
 else:
     page.say("**Nothing has been measured here yet.** `specdecode-nb run act4s -p measure=true` would; the ledger then says which claims hold on the embedded model.")
 
@@ -175,7 +184,7 @@ def ledger(act: str) -> None:
     """The claims of one Act."""
     own = claims[claims["act"] == act].drop(columns="act").reset_index(drop=True)
     f = of[act]
-    page.say(f"Question: {f.question} Published verdict: **{f.verdict}**.")
+    page.say(f"Question: {f.question} Published verdict: **{f.verdict.rstrip('.')}**.")
     page.show(own, f"claims-{act}", f"Claims of {f.title}", sources=[facts[act], *judging(act, own)])
 
 

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pandas as pd
 
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
-from . import block, palette, published, rest, staging, undo, verdicts
+from . import block, palette, published, rest, staging, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
 JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
@@ -25,21 +26,76 @@ def files_of(act: str) -> list[tuple[str, str, RowFile]]:
     return [(name, target, file) for name in (act, *BESIDE.get(act, ())) for target, file in rows_of(name).items()]
 
 
-def phrase(name: str, file: RowFile) -> str:
-    """What a row file says, in one phrase."""
+def found(name: str, file: RowFile) -> tuple[str, str]:
+    """What was found in a row file, in one phrase, and how the rules fixed for it came out ("" without rules of its own)."""
     mark = condition.marking(file.provenance)
     short = (", a reduced run" if file.config.get("reduced") else "") + (f", {mark}" if mark else "")
     if name in JUDGES:
-        words = Counter(o.word.split(":")[0] for o in JUDGES[name](file))
-        return f"{name}: " + ", ".join(f"{words[w]} {text}" for w, text in ((criteria.HOLDS, "rules hold"), (criteria.FAILS, "do not"), ("not decidable", "not decidable"))) + short
+        judged = JUDGES[name](file)
+        words = Counter(o.word.split(":")[0] for o in judged)
+        text = FINDINGS[name]({o.criterion.id: o for o in judged}) if name in FINDINGS else name
+        return text + short, f"{words[criteria.HOLDS]} rules hold, {words[criteria.FAILS]} do not, {words['not decidable']} not decidable"
+    if name == "uno_recipes":
+        return recipes(file) + short, ""
     rows = file.of("decode")
-    arms = {arm for arm in statistics.by(rows, "arm") if arm not in ("ar", "ar_mlx_lm")}
-    if not arms:
-        return f"{name}: recorded{short}"
+    if not sweep.drafting(rows):
+        return f"{name}: recorded{short}", ""
     entries = {e["arm"]: e["x plain"] for e in statistics.summarise(rows)}
-    best = max(arms, key=entries.get)
-    clean = {e["arm"]: e["x plain"] for e in statistics.summarise(statistics.loop_free(rows))} if statistics.loop_free(rows) else {}
-    return f"{palette.label(best)} {entries[best]:.2f} x plain" + (f" ({clean[best]:.2f} loop-free)" if best in clean else "") + short
+    best = sweep.best(rows)
+    ratio = statistics.speedup(sweep.arm_rows(rows, best), sweep.arm_rows(rows, statistics.plain_arm(rows)))
+    free = statistics.loop_free(rows)
+    clean = {e["arm"]: e["x plain"] for e in statistics.summarise(free)} if free else {}
+    return (f"{palette.label(best)} {entries[best]:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}] x plain"
+            + (f" ({clean[best]:.2f} loop-free)" if best in clean else "") + short), ""
+
+
+def phrase(name: str, file: RowFile) -> str:
+    """Both parts of :func:`found` in one line."""
+    text, rules = found(name, file)
+    return text + (f" ({rules})" if rules else "")
+
+
+Judged = Mapping[str, criteria.Outcome]
+
+
+def amount(o: criteria.Outcome, fmt: str = ".2f") -> str:
+    """The number of an outcome with its interval, without unit and n."""
+    if o.value is None:
+        return "not measured"
+    return f"{o.value:{fmt}}" + (f" [{o.low:{fmt}}, {o.high:{fmt}}]" if o.low is not None else "")
+
+
+def undoing(judged: Judged) -> str:
+    """Act IV-U2: kept states against plain decoding, rewind against them."""
+    slower = {criteria.HOLDS: "slower", criteria.FAILS: "not slower"}.get(judged["rewind-speed-k4"].word, "not told apart")
+    return f"states kept {amount(judged['U2-6-plain-k4'])} x plain at K=4; rewind {amount(judged['rewind-speed-k4'])} of that, {slower}"
+
+
+def staged(judged: Judged) -> str:
+    """Act IV-U6: the best decoupled arm and the rule that fires."""
+    arms = {i: judged[i] for i in ("U6-4-s64", "U6-4-s84", "U6-4-s63", "U6-4-s82", "U6-4-t64", "U6-4-t84")}
+    best = max(arms, key=lambda i: arms[i].value)
+    kind, d, v = best[-3:]
+    return f"best decoupled arm {kind.upper()}({d},{v}) {amount(arms[best], '+.1f')} % against K=4: {staging.VERDICTS[judged['Verdict'].value].lower()}"
+
+
+def controls(judged: Judged) -> str:
+    """The rest of Act IV-S: a control, more passes, a policy."""
+    return (f"two-gram lookup {amount(judged['lookup-clean'])} of K=4 on loop-free text, a second pass {amount(judged['refine-2'])} of one, "
+            f"best policy {amount(judged['adaptive'])} of the best fixed width")
+
+
+FINDINGS = {"act4u2": undoing, "act4u6": staged, "act4s_rest": controls}
+
+
+def recipes(file: RowFile) -> str:
+    """The single change of the published recipe that adds most to the accepted prefix, and all of them together."""
+    arms = statistics.by(file.of("recipe_decode"), "arm")
+    prefix = lambda r: statistics.mean(r["accepted_per_cycle"])  # noqa: E731
+    gains = {arm: statistics.paired_bootstrap(statistics.paired_prompts(rows, arms["published"], prefix)) for arm, rows in arms.items()}
+    text = lambda arm: f"{gains[arm]['mean_diff']:+.2f} [{gains[arm]['ci_low']:+.2f}, {gains[arm]['ci_high']:+.2f}]"  # noqa: E731
+    best = max((arm for arm in gains if arm.startswith("+")), key=lambda arm: gains[arm]["mean_diff"])
+    return f"of single changes of the recipe {best.removeprefix('+')} adds most, {text(best)} tokens accepted a cycle; all five add {text('all')}"
 
 
 def measured(act: str) -> str:
@@ -63,7 +119,7 @@ def own_verdicts() -> dict[tuple[str, str], list[str]]:
     """Our verdicts by (act, claim): of the sweep by the published rules, of other row files by the rules fixed for them."""
     found: dict[tuple[str, str], list[str]] = {}
     for target, file in rows_of("act4s").items():
-        for claim, text in verdicts.claims(file.of("decode")).items():
+        for claim, text in verdicts.claims(file.of("decode"), (file.provenance["drafter"].get("recipe") or {}).get("block")).items():
             found.setdefault(claim, []).append(f"{target}: {text}")
     for act in paths.ACTS:
         for name, target, file in files_of(act):
@@ -71,7 +127,7 @@ def own_verdicts() -> dict[tuple[str, str], list[str]]:
             short = f" ({', '.join(marks)})" if marks else ""
             for o in JUDGES[name](file) if name in JUDGES else ():
                 for claim in o.criterion.claims:
-                    found.setdefault((act, claim), []).append(f"{target}{short}: {o.criterion.statement}: {o.word}, {o.text}")
+                    found.setdefault((act, claim), []).append(f'{target}{short}: {o.word}. "{o.criterion.statement}": {o.text}')
     return found
 
 

@@ -15,8 +15,8 @@ from .sweep import arm_rows, frame
 POLICIES, RULE, FIXED = ("adapt_entropy", "adapt_survival", "adapt_ev"), "adapt_value0", ("uno_k2", "uno_k4", "uno_k8")
 BINS, RESAMPLES = 10, 1000
 
-Found = tuple[float, float | None, float | None, int]
-"""A number, its interval (or None twice) and what n counts."""
+Found = tuple[float, float | None, float | None, int | str] | tuple[float, None, None, int | str, str]
+"""A number, its interval (or None twice), what n counts, and for an estimate from too few prompts the words that say so."""
 
 
 def section(file: RowFile, name: str) -> list[dict]:
@@ -125,24 +125,49 @@ def contexts(rows: Sequence[dict]) -> pd.DataFrame:
 
 # --- metrics of the criteria ---
 
-def over_prompts(rows: Sequence[dict], statistic: Callable[[list[dict]], float]) -> Found:
-    """A statistic of rows with its 95 % interval, prompts resampled with all their rows; resamples where it is undefined are left out."""
+def over_prompts(rows: Sequence[dict], statistic: Callable[[list[dict]], float], sides: Sequence[int] = ()) -> Found:
+    """A statistic of rows with its 95 % interval, prompts resampled with all their rows.
+
+    ``sides``: numbers of prompts behind each side of a difference, where it compares kinds of prompts. A resample without any prompt of
+    one kind is left out.
+    """
     prompts = list(st.by(rows, "prompt_id").values())
-    n, samples = len(prompts), []
+    n, samples, value = len(prompts), [], statistic(list(rows))
+    said = " and ".join(map(str, sides)) or n
+    if thin := criteria.few(*(sides or [n])):
+        return value, None, None, said, thin
     for chosen in st.draws(n, n * RESAMPLES).reshape(RESAMPLES, n):
         try:
             samples.append(statistic([r for i in chosen for r in prompts[i]]))
         except (ValueError, ZeroDivisionError, IndexError, TypeError):  # a resample without loop-free prompts, say
             continue
-    value = statistic(list(rows))
-    if n < 2 or len(samples) < RESAMPLES // 2:
-        return value, None, None, n
-    return value, *st.interval(np.array(samples)), n
+    return value, *st.interval(np.array(samples)), said
+
+
+def count_prompts(rows: Sequence[dict]) -> int:
+    return len(st.by(rows, "prompt_id"))
 
 
 def ratio(rows: Sequence[dict], treatment: str, control: str) -> Found:
     r = st.speedup(arm_rows(rows, treatment), arm_rows(rows, control))
-    return r["ratio"], *((r["low"], r["high"]) if r["prompts"] > 1 else (None, None)), r["prompts"]
+    thin = criteria.few(r["prompts"])
+    return (r["ratio"], None, None, r["prompts"], thin) if thin else (r["ratio"], r["low"], r["high"], r["prompts"])
+
+
+def kinds_apart(rows: Sequence[dict], arm: str = "uno_k4") -> Found | None:
+    """Accepted prefix on high-entropy prompts less the mean of code and structured ones; prompts are resampled within each kind."""
+    kinds = {k: [np.array([(sum(r["accepted_per_cycle"]), r["cycles"]) for r in g]).sum(axis=0) for g in st.by(group, "prompt_id").values()]
+             for k, group in st.by(arm_rows(rows, arm), "category").items() if k in ("high_entropy", "code", "structured")}
+    if len(kinds) < 3:
+        return None
+    high, *others = (np.array(kinds[k]) for k in ("high_entropy", "code", "structured"))
+    apart = lambda sums: sums[0][..., 0] / sums[0][..., 1] - sum(s[..., 0] / s[..., 1] for s in sums[1:]) / 2  # noqa: E731
+    sides = len(high), sum(map(len, others))
+    value, said = float(apart([v.sum(axis=0) for v in (high, *others)])), " and ".join(map(str, sides))
+    if thin := criteria.few(*sides):
+        return value, None, None, said, thin
+    drawn = [v[st.draws(len(v), len(v) * RESAMPLES, st.SEED + i).reshape(RESAMPLES, len(v))].sum(axis=1) for i, v in enumerate((high, *others))]
+    return value, *st.interval(apart(drawn)), said
 
 
 def acceptance_of(rows: Sequence[dict], arm: str) -> float:
@@ -181,7 +206,8 @@ def of_controls(file: RowFile) -> dict[str, Found]:
     out["k1_over_plain"] = ratio(rows, "uno_k1", control)
     if free:
         out["lookup_over_diffusion_clean"] = ratio(free, "ngram2_k4", "uno_k4")
-        out["lookup_loop_gain"] = over_prompts(rows, lambda rs: ratio_at(rs, "ngram2_k4") - ratio_at(st.loop_free(rs), "ngram2_k4"))
+        gain = lambda rs: ratio_at(rs, "ngram2_k4") - ratio_at(st.loop_free(rs), "ngram2_k4")  # noqa: E731
+        out["lookup_loop_gain"] = over_prompts(rows, gain, (count_prompts(rows), count_prompts(free)))
     out["trained_less_untrained"] = over_prompts(rows, lambda rs: acceptance_of(rs, "uno_k4") - acceptance_of(rs, "untrained_k4"))
     if "shuffled_k4" in arms:
         out["shuffled_less_untrained"] = over_prompts(rows, lambda rs: acceptance_of(rs, "shuffled_k4") - acceptance_of(rs, "untrained_k4"))
@@ -191,9 +217,8 @@ def of_controls(file: RowFile) -> dict[str, Found]:
     loops = [r["ar_looped_fraction"] for r in four]
     if len(four) > 2 and max(loops) > min(loops):
         out["loops_and_acceptance"] = over_prompts(four, lambda rs: st.correlation([r["ar_looped_fraction"] for r in rs], [st.acceptance(r) for r in rs]) + 0.0)
-    if {"high_entropy", "code", "structured"} <= {r["category"] for r in rows}:
-        kind = lambda name: st.mean(st.pooled([r for r in four if r["category"] == name], "accepted_per_cycle"))  # noqa: E731
-        out["high_entropy_excess"] = kind("high_entropy") - (kind("code") + kind("structured")) / 2, None, None, len(four)
+    if (apart := kinds_apart(rows)) is not None:
+        out["high_entropy_excess"] = apart
     return out
 
 
@@ -217,12 +242,15 @@ def of_lengths(file: RowFile) -> dict[str, Found]:
     apart = lambda f: over_prompts(rows, lambda rs: f(at(rs, long)) - f(at(rs, short)))  # noqa: E731
     out = {"length_trend": apart(lambda rs: ratio_at(rs, "uno_k4")),
            "length_loops": apart(lambda rs: st.mean([r["ar_looped_fraction"] for r in arm_rows(rs, "ar")]))}
-    if all(st.loop_free(arm_rows(at(rows, n), "uno_k4")) for n in (short, long)):
-        out["length_clean_acceptance"] = apart(lambda rs: acceptance_of(st.loop_free(rs), "uno_k4"))
+    sides = [count_prompts(st.loop_free(at(rows, n))) for n in (short, long)]
+    if all(sides):
+        clean = lambda rs, n: acceptance_of(st.loop_free(at(rs, n)), "uno_k4")  # noqa: E731
+        out["length_clean_acceptance"] = over_prompts(rows, lambda rs: clean(rs, long) - clean(rs, short), sides)
     return out
 
 
 def of_contexts(file: RowFile) -> dict[str, Found]:
     table = contexts(section(file, "context"))
     mine = table[table["arm"] == label("uno_k4")].sort_values("context")["x plain, decode"].tolist()
-    return {"context_longest": (mine[-1], None, None, 1)} | ({"context_trend": (mine[-1] - mine[0], None, None, 1)} if len(mine) > 1 else {})
+    one = None, None, 1, criteria.few(1, unit="text") + " a length"
+    return {"context_longest": (mine[-1], *one)} | ({"context_trend": (mine[-1] - mine[0], *one)} if len(mine) > 1 else {})

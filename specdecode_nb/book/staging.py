@@ -1,6 +1,7 @@
 """What Act IV-U6 asks of its measured rows: tables, and the number with interval behind every criterion.
 
-Differences of throughput resample (prompt, repeat) units as published; everything else resamples prompts with all they hold.
+Every interval resamples prompts with all they hold. The published ones of throughput resample (prompt, repeat) units, which
+are not independent: repeats of a prompt decode the same tokens.
 """
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ def over_prompts(values: np.ndarray, statistic: Callable[[np.ndarray], float]) -
 # --- decode rows ---
 
 def percent(rows: Sequence[dict], arm: str, control: str = B) -> Number:
-    """Paired change of mean throughput against ``control`` in percent of its mean."""
+    """Paired change of mean throughput against ``control`` in percent of its mean; n counts prompts."""
     base = st.mean([st.tokens_per_second(r) for r in arm_rows(rows, control)]) / 100
-    b = st.paired_bootstrap(st.paired(arm_rows(rows, arm), arm_rows(rows, control), st.tokens_per_second))
+    b = st.paired_bootstrap(st.paired_prompts(arm_rows(rows, arm), arm_rows(rows, control), st.tokens_per_second))
     return b["mean_diff"] / base, b["ci_low"] / base, b["ci_high"] / base, b["n"]
 
 
@@ -289,7 +290,7 @@ def decisive(rows: Sequence[dict]) -> pd.DataFrame:
     plain = st.median_of(arm_rows(rows, "ar"), st.tokens_per_second)
     for arm in (B, DUPLICATE, DECOUPLED, *STAGED, *TRUNCATED):
         p, t = percent(rows, arm), totals(rows, arm).sum(axis=0)
-        out.append({"arm": name(arm), "units": p[3], "change": p[0], "low": p[1], "high": p[2], "loop-free change": percent(free, arm)[0] if free else None,
+        out.append({"arm": name(arm), "prompts": p[3], "change": p[0], "low": p[1], "high": p[2], "loop-free change": percent(free, arm)[0] if free else None,
                     "x plain": st.median_of(arm_rows(rows, arm), st.tokens_per_second) / plain, "tokens per draft": t[0] / t[1], "ms per draft": 1000 * t[3] / t[1],
                     "second stage": 100 * t[2] / t[1], "added verify": added_ms(rows, arm, "verify"), "added draft": added_ms(rows, arm, "draft"), "wins": wins(rows, arm)})
     return frame(out, **{"change": "%", "low": "95 %", "high": "95 %", "loop-free change": "%", "second stage": "% of drafts", "added verify": "ms", "added draft": "ms"})

@@ -81,14 +81,24 @@ def categories(rows: Sequence[dict], arm: str) -> pd.DataFrame:
 
 
 def differences(rows: Sequence[dict]) -> list[dict]:
-    """Paired differences in tokens per second of every drafting arm, in percent of the faster plain arm's mean."""
+    """Paired differences in tokens per second of every drafting arm, in percent of the faster plain arm's mean, over prompts."""
     control = arm_rows(rows, st.plain_arm(rows))
     base = st.mean([st.tokens_per_second(r) for r in control]) / 100
     entries = []
     for arm in drafting(rows):
-        b = st.paired_bootstrap(st.paired(arm_rows(rows, arm), control, st.tokens_per_second))
+        b = st.paired_bootstrap(st.paired_prompts(arm_rows(rows, arm), control, st.tokens_per_second))
         entries.append({"label": arm, "value": b["mean_diff"] / base, "low": b["ci_low"] / base, "high": b["ci_high"] / base, "n": b["n"], **b})
     return entries
+
+
+def repeats(rows: Sequence[dict], arm: str) -> pd.DataFrame:
+    """By repeat: median tokens per second of both plain arms and of ``arm``, and its ratio to the plain arm that is faster over all."""
+    control = st.plain_arm(rows)
+    out = []
+    for n, group in sorted(st.by(rows, "repeat").items()):
+        speeds = {a: st.median_of(arm_rows(group, a), st.tokens_per_second) for a in ("ar", "ar_mlx_lm", arm)}
+        out.append({"repeat": n + 1} | {label(a): v for a, v in speeds.items()} | {"x plain": speeds[arm] / speeds[control]})
+    return frame(out, **{label(a): "tok/s" for a in ("ar", "ar_mlx_lm", arm)})
 
 
 def cost(rows: Sequence[dict]) -> pd.DataFrame:

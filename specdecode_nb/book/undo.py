@@ -225,19 +225,19 @@ def outcomes(criteria: Criteria, rows: RowFile) -> list[Outcome]:
     return [outcome(c, rows) for c in criteria]
 
 
-def verdict(found: Sequence[Outcome]) -> str:
-    """The published verdict's words, where its criteria hold here: exact undo, no third forward, faster than replay and than plain."""
-    word = {o.criterion.id: o.word == HOLDS for o in found}
-    exact = word["U2-1"] and word["U2-2"]
-    over_replay, over_plain = (all(word[f"U2-6-{c}-k{k}"] for k in (2, 4)) for c in ("replay", "plain"))
-    if exact and over_replay and over_plain:
-        return "TRANSACTIONAL SPEEDUP ACHIEVED"
-    return "TRANSACTIONAL SPEEDUP OVER REPLAY ONLY" if exact and over_replay else "TRANSACTIONAL SPEEDUP NOT ESTABLISHED"
+PUBLISHED_VERDICT = {"the undo is exact": ("U2-1",), "there is no third forward": ("U2-2",), "faster than replay": ("U2-6-replay-k2", "U2-6-replay-k4"),
+                     "faster than plain decoding": ("U2-6-plain-k2", "U2-6-plain-k4")}
+DOMINATION = {"slower decoding": ("rewind-speed-k2", "rewind-speed-k4"), "a slower commit": ("rewind-commit",), "no less recorded": ("rewind-memory",)}
 
 
-def dominated(found: Sequence[Outcome]) -> str:
-    """Whether rewind is dominated here: slower at both block sizes, its commits slower, no less held."""
+def established(found: Sequence[Outcome], parts: dict[str, tuple[str, ...]]) -> bool:
+    """Whether every rule of ``parts`` holds."""
     word = {o.criterion.id: o.word for o in found}
-    ids = ("rewind-speed-k2", "rewind-speed-k4", "rewind-commit", "rewind-memory")
-    kept = [i for i in ids if word[i] != HOLDS]
-    return "REWIND IS DOMINATED" if not kept else f"DOMINATION OF REWIND NOT ESTABLISHED ({', '.join(kept)})"
+    return all(word[i] == HOLDS for ids in parts.values() for i in ids)
+
+
+def told(found: Sequence[Outcome], parts: dict[str, tuple[str, ...]]) -> str:
+    """Every part of a verdict with the word of its rules, by block size where there is one."""
+    word = {o.criterion.id: o.word for o in found}
+    where = lambda i: f"at K={i.rsplit('-k', 1)[1]} " if "-k" in i else ""  # noqa: E731
+    return "; ".join(f"{text}: " + ", ".join(where(i) + word[i].split(":")[0] for i in ids) for text, ids in parts.items())

@@ -15,8 +15,11 @@ from . import sweep
 BANDS = {"Gate 4-modest": 1.10, "Gate 4-useful": 1.25, "Gate 4-strong": 1.50}
 
 
-def claims(rows: Sequence[dict]) -> dict[tuple[str, str], str]:
-    """Outcome in words by (act, criterion id or hypothesis), from decode rows of one run with a plain arm."""
+def claims(rows: Sequence[dict], trained: int | None = None) -> dict[tuple[str, str], str]:
+    """Outcome in words by (act, criterion id or hypothesis), from decode rows of one run with a plain arm.
+
+    ``trained``: the block width that the drafter was trained at, None if unknown.
+    """
     entries = {e["arm"]: e for e in st.summarise(rows)}
     out = {("act4s", claim): text for claim, text in sweep_claims(rows, entries).items()}
     drafted = [r for r in rows if r["cycles"]]
@@ -24,9 +27,11 @@ def claims(rows: Sequence[dict]) -> dict[tuple[str, str], str]:
     out["act4u2", "U2-2"] = holds(not third, f"{third} of {len(drafted)} rows have a forward beyond two a cycle and the prefill")
     tpf = {sweep.width(arm): entries[arm]["TPF"] for arm in ("uno_k2", "uno_k4") if arm in entries}
     if tpf:
-        out["act4u2", "U2-3"] = holds(min(tpf.values()) > 1, "TPF " + ", ".join(f"{value:.3f} at K={k}" for k, value in tpf.items()))
+        text = ", ".join(f"{value:.3f} at K={k}" for k, value in tpf.items())
+        out["act4u2", "U2-3"] = holds(min(tpf.values()) > 1, f"TPF {text} in the sweep, where the seed's row is kept from the draft and K rows are "
+                                                             "verified; the published form verifies K+1")
     if {"uno_k4", "uno_k8"} <= entries.keys():
-        out |= {("act4u4", claim): text for claim, text in width_claims(rows, entries).items()}
+        out |= {("act4u4", claim): text for claim, text in width_claims(rows, entries, trained).items()}
     return out
 
 
@@ -56,7 +61,7 @@ def sweep_claims(rows: Sequence[dict], entries: dict[str, dict]) -> dict[str, st
     return out
 
 
-def width_claims(rows: Sequence[dict], entries: dict[str, dict]) -> dict[str, str]:
+def width_claims(rows: Sequence[dict], entries: dict[str, dict], trained: int | None = None) -> dict[str, str]:
     """What Act IV-U4 claims of K=8 against K=4; here one adapter decodes at both widths."""
     four, eight = entries["uno_k4"], entries["uno_k8"]
     ratio = st.speedup(sweep.arm_rows(rows, "uno_k8"), sweep.arm_rows(rows, "uno_k4"))
@@ -65,7 +70,10 @@ def width_claims(rows: Sequence[dict], entries: dict[str, dict]) -> dict[str, st
            "K=8 is the faster block size": undecided(ratio) or refuted(ratio["high"] < 1, speed)}
     cycles = {sweep.width(e["arm"]): e["cycle"] for e in st.stages(rows) if e["arm"] in ("uno_k2", "uno_k4", "uno_k8")}
     paying = paying_slots(st.survival(st.pooled(sweep.arm_rows(rows, "uno_k8"), "accepted_per_cycle"), 7), cycles)
-    out["Slots beyond the third pay for themselves"] = refuted(not any(j > 3 for j in paying), f"paying at K=8: slots {', '.join(map(str, paying)) or 'none'}")
+    text = f"paying at K=8: slots {', '.join(map(str, paying)) or 'none'}"
+    if trained and trained < 8:
+        text += f"; the adapter was trained at K={trained}, so slots {trained} to 7 were never trained"
+    out["Slots beyond the third pay for themselves"] = refuted(not any(j > 3 for j in paying), text)
     return out
 
 
