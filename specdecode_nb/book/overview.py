@@ -7,11 +7,12 @@ import pandas as pd
 
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
-from . import block, palette, published, rest, staging, undo, verdicts
+from . import block, palette, published, regimes, rest, staging, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
 JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
-          "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file)}  # row files with rules of their own
+          "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
+          "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
 
 
 def rows_of(act: str) -> dict[str, RowFile]:

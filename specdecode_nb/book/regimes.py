@@ -140,6 +140,23 @@ def machine(file: RowFile) -> pd.DataFrame:
     return frame(entries, **UNITS)
 
 
+def varied(file: RowFile) -> pd.DataFrame:
+    """Prompt and generated length varied apart, in one table; each line has what the other was."""
+    grown, long = lengths(file), contexts(file)
+    long = long.rename(columns={"prompt": "prompt tokens"}).assign(**{"new tokens": section(file, "context")[0]["tokens"], "varied": "prompt",
+                                                                     "prefill": long["prefill, drafted"] / long["prefill, plain"]})
+    usual = round(st.mean([r["prompt_tokens"] for r in section(file, "length")]))
+    grown = grown.assign(**{"prompt tokens": usual, "varied": "output"})
+    columns = ["varied", "prompt tokens", "new tokens", "prompts", "plain", "drafted", "factor", "low", "high", "factor end to end", "acceptance", "prefill", "loop fraction"]
+    return frame(pd.concat([long, grown])[[*columns]].to_dict("records"), **UNITS | {"prefill": "drafted / plain"})
+
+
+def text_effects(file: RowFile) -> pd.DataFrame:
+    """By precision: both speeds, acceptance, and what the precision and the drafting do to the text."""
+    both = precision(file)[["precision", "prompts", "plain", "drafted", "acceptance"]].merge(texts(file).drop(columns="prompts"), on="precision")
+    return frame(both.to_dict("records"), **UNITS | {"held-out text": "nats per token", "tokens as at full precision": "mean"})
+
+
 # --- metrics of the criteria ---
 
 def outcomes(rules: criteria.Criteria, file: RowFile) -> list[criteria.Outcome]:
