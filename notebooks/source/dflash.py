@@ -19,6 +19,8 @@
 #
 # This page shows everything the post reports, and then reads it slowly. Three things come out. One factor of the headline is clean and the others cannot be separated.
 # The curve that the post reads as decay *with context* is a decay with *generated tokens*. And three quantities are all called acceptance.
+#
+# The last part asks the same questions of a small model that this repository carries, with a drafter trained for it.
 
 # %% tags=["parameters"]
 target = "tiny-hybrid"               # model that decides every token: a name, folder or hub id
@@ -640,8 +642,8 @@ if page.rows:
     told(page.rows, "speed", "speed-loop-free", "head", "over-head", "over-adapter", "lookup", "identity")
 
 # %% [markdown]
-# Which factor is short? Speed without prefill is tokens per cycle over the cycle's price in plain steps. If even a cycle whose every draft is accepted would miss the threshold, the *price* is short;
-# if it would not, *acceptance* is.
+# Which factor is short? Speed without prefill is tokens per cycle over the cycle's price in plain steps. Where that misses the threshold, the *price* is to blame if even a cycle whose every draft is
+# accepted would miss it, and *acceptance* if it would not. Where only the speed end to end misses it, *prefill* is, which no drafter shortens.
 
 # %%
 if page.rows:
@@ -649,10 +651,10 @@ if page.rows:
     asked = [("all", decoded, arm, float(judged["dflash"]["speed"].criterion.rule.threshold)) for arm in arms_]
     asked += [("loop-free", free, arm, float(judged["dflash"]["speed-loop-free"].criterion.rule.threshold)) for arm in arms_] if free else []
     table = blockwise.goals(asked)
-    page.show(table, "short", "The fastest fixed block, and the fastest arm where that is another: its two factors, pooled without prefill, and what each would have to be for the threshold if the other stayed",
-              {c: ".2f" for c in ("tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")} | {"wanted": ".1f"}, sources=[page.rows])
+    page.show(table, "short", "The fastest fixed block, and the fastest arm where that is another: speed end to end, its two factors and their quotient, pooled without prefill, and what each would have to be for the threshold if the other stayed",
+              {c: ".2f" for c in ("end to end", "tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")} | {"wanted": ".1f"}, sources=[page.rows])
     page.number("short_factor", table["short"].iloc[0], source=page.rows.name)
-    page.say("Without prefill, what is short for *[[sweep_best]]* on all prompts: **[[short_factor]]**.")
+    page.say("What keeps *[[sweep_best]]* from the threshold on all prompts: **[[short_factor]]**.")
     page.check("speed is tokens per cycle over the price of the cycle", np.allclose(table["speed"], table["tokens per cycle"] / table["cycle"]))
 
 # %% [markdown]
@@ -685,6 +687,12 @@ if page.rows:
                ylim=(0, 1.02), ax=right)
     page.figure(above(figure), "survival", "Left, the probability that at least j drafted tokens are accepted. Right, that token j is accepted where all before it were; far positions rest on few cycles",
                 "Two panels over position: falling survival curves, and conditional acceptance, for each fixed width of three drafters.", sources=[page.rows])
+
+# %%
+if page.rows:
+    table = blockwise.conditional(decoded)
+    page.show(table, "conditional", "Conditional acceptance as numbers, the rules and lookup too: probability that token j is accepted where it was drafted and all before it were accepted",
+              {c: ".3f" for c in table.columns if c.startswith("j=")}, sources=[page.rows])
 
 # %% [markdown]
 # ### Rules that choose the width
@@ -727,7 +735,7 @@ if more:
         entries += [(f"{bits} alone", f"quantising_{name}"), (f"drafting at {bits}", f"drafting_{name}"), (f"{bits} and drafting", f"combined_{name}"), (f"interaction at {bits}", f"interaction_{name}")]
     page.figure(draw.forest([{"label": text, **dict(zip(("value", "low", "high", "n"), crossed[metric]))} for text, metric in entries], "factor", reference=1.0, fmt=".2f"), "precision",
                 "Every factor of precision and drafting, against plain decoding at full precision; drafting at a precision is against plain decoding at that precision. Interaction: combined / (precision x drafting)",
-                "Nine marks with intervals beside a dashed line at one: drafting, each precision alone, drafting at it, both together, and the interaction.", sources=[more])
+                "Marks with intervals beside a dashed line at one: drafting, each precision alone, drafting at it, both together, and the interaction.", sources=[more])
     page.check("each combined factor is precision alone, times drafting at full precision, times the interaction",
                all(np.isclose(crossed[f"combined_{n}"][0], crossed[f"quantising_{n}"][0] * crossed["drafting_full"][0] * crossed[f"interaction_{n}"][0]) for n in lower))
     told(more, "drafting-4bit", "drafting-4bit-two", "quantising-4bit", "combined-is-drafting", "interaction-one")
@@ -755,15 +763,16 @@ page.check("combined over the product of the post's two steps is its drafted spe
 # ### Prompt length and output length, apart
 #
 # The post reads 2.37, 2.12, 1.77 as a decay with context; the source has them by generated tokens ([above](#The-decay-that-was-by-output-length)). Here one length is varied while the other stays: prompts
-# made of the target's own grammar with few new tokens, and the ordinary prompts with more and more new tokens. Decoding alone is compared by prompt length, since prefill is most of the time there.
+# made of the target's own grammar with few new tokens, and the ordinary prompts with more and more new tokens. Decoding alone is compared by prompt length, since prefill is most of the time there. By output
+# length the comparison is end to end, as published; a short output then carries its prefill, which no drafter shortens, so some rise of the factor with the output comes from that alone.
 
 # %%
 if more:
     grown, far = regimes.lengths(more), regimes.contexts(more)
     figure, ((top_left, top_right), (low_left, low_right)) = draw.panels(2, height=5.2, rows=2)
     filled = lambda t, x: (t[x], t["factor"]) + ((t["low"], t["high"]) if t[["low", "high"]].notna().all(axis=None) else ())  # noqa: E731
-    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])}, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ax=top_left)
-    draw.lines({"end to end": filled(grown, "new tokens")}, "new tokens", "speed (× plain)", log_x=True, reference=1.0, ax=top_right)
+    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])}, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=top_left)
+    draw.lines({"end to end": filled(grown, "new tokens")}, "new tokens", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=top_right)
     draw.lines({"measured": (far["prompt"], far["acceptance"])}, "prompt (tokens)", "accepted / drafted", log_x=True, ylim=(0, 1), ax=low_left)
     draw.lines({"measured": (grown["new tokens"], grown["acceptance"])}, "new tokens", "accepted / drafted", log_x=True, ylim=(0, 1), ax=low_right)
     page.figure(figure, "lengths", "Left, by prompt length at a fixed output; right, by output length on the ordinary prompts. Above the speed over plain decoding, below accepted/drafted; bands are 95 % intervals over texts",
@@ -771,7 +780,7 @@ if more:
 
 # %%
 if more:
-    page.show(regimes.varied(more), "lengths", "Both lengths varied apart. Factor: decoding alone where the prompt varies, end to end where the output does; prefill: of the drafted arm over that of the plain one",
+    page.show(regimes.varied(more), "lengths", "Both lengths varied apart. Speeds and factor: of decoding alone where the prompt varies, end to end where the output does; prefill: of the drafted arm over that of the plain one",
               {"plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "factor end to end", "acceptance", "prefill", "loop fraction")}}, sources=[more])
     told(more, "context-speed", "context-trend", "context-acceptance", "context-prefill", "length-trend", "length-acceptance", "length-loops")
 
@@ -826,7 +835,7 @@ if file:
     p, drafter, setup = file.provenance, file.provenance["drafter"], page.published.facts.setup
     recipe = drafter.get("recipe", {})
     versions = p.get("versions", {})
-    differing = {"target": (setup["target"], f"{p['target']['name']}, {p['target']['parameters']:,} parameters, {p['target']['dtype']}; 8 and 4 bits made from it in memory"),
+    differing = {"target": (setup["target"], f"{p['target']['name']}, {p['target']['parameters']:,} parameters, {p['target']['dtype']}" + ("; 8 and 4 bits made from it in memory" if more else "")),
                  "drafter": (setup["draft"], f"{recipe.get('layers', '?')} layers, trained on this target's own text; taps layers {', '.join(map(str, recipe.get('taps', [])))}"),
                  "runtime": (setup["runtime"], f"this package on MLX {versions.get('mlx', '?')}; no kernels of its own for quantised rows"),
                  "machine": (setup["hardware"], p.get("machine", {}).get("class", "not recorded")),
@@ -844,6 +853,10 @@ if file:
 #
 # **Of this reading.** That the post's multipliers come from that README, and that its two acceptances are two counters, are inferences. The recomputed columns assume that every emitted token belongs to a round
 # and that the block is the one read upstream; for the newer drafter the block was not read and its column stays empty. Upstream has its own faults (the table of facts read above).
+#
+# **Of the measured part.** One small target, one drafter trained once on that target's own text, few prompts. A row costs arithmetic on these cores, where the post's target waits for its weights, so
+# ratios of forwards do not carry over. The best block is chosen on the rows it is judged on. Long prompts are made of the target's grammar and are far longer than the drafter's windows of training. The
+# quantised products of this CPU unpack their weights, so what a precision is worth in speed says little about a GPU; what it does to the text does carry over.
 
 # %% [markdown]
 # ## Provenance

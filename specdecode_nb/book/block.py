@@ -145,15 +145,17 @@ def price(file: RowFile, width: int) -> Found | tuple[None]:
 def goal(rows: Sequence[dict], arm: str, wanted: float) -> dict:
     """What keeps ``arm`` from ``wanted`` times plain: tokens per cycle over the plain steps of a cycle, without prefill and pooled.
 
-    ``short`` is "price" where even a cycle whose every draft is accepted would be too slow, else "acceptance" ("nothing" if it is met).
+    ``short`` is "nothing" if the arm is that fast end to end (ratio of medians); "prefill" if it is so only without prefill, "price" if even
+    a cycle whose every draft is accepted would be too slow, else "acceptance".
     """
     group = arm_rows(rows, arm)
+    whole = ratio(rows, arm, st.plain_arm(rows))[0]
     drafted, _, emitted, cycles = counts(group)
     tokens = emitted / cycles
     steps = tokens * milliseconds(group) / plain_step(rows)
     most = 1 + drafted / cycles
-    short = "nothing" if tokens / steps >= wanted else "price" if most / steps < wanted else "acceptance"
-    return {"arm": arm, "tokens per cycle": tokens, "cycle": steps, "speed": tokens / steps, "wanted": wanted, "tokens needed": wanted * steps,
+    short = "nothing" if whole >= wanted else "prefill" if tokens / steps >= wanted else "price" if most / steps < wanted else "acceptance"
+    return {"arm": arm, "wanted": wanted, "end to end": whole, "tokens per cycle": tokens, "cycle": steps, "speed": tokens / steps, "tokens needed": wanted * steps,
             "cycle affordable": tokens / wanted, "speed, all accepted": most / steps, "short": short}
 
 
@@ -161,7 +163,7 @@ def goals(asked: Sequence[tuple[str, Sequence[dict], str, float]]) -> pd.DataFra
     """One line for each (name of the rows, rows, arm, wanted speed)."""
     steps = "plain steps"
     return frame([{"prompts": name, **goal(rows, arm, wanted)} for name, rows, arm, wanted in asked],
-                 **{"cycle": steps, "cycle affordable": steps, "speed": "x plain", "speed, all accepted": "x plain", "wanted": "x plain"})
+                 **{"cycle": steps, "cycle affordable": steps, "speed": "x plain", "speed, all accepted": "x plain", "wanted": "x plain", "end to end": "x plain"})
 
 
 def chosen(rows: Sequence[dict]) -> pd.DataFrame:

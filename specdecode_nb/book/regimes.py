@@ -50,10 +50,6 @@ def values(rows: Rows, name: str) -> list:
     return list(st.by(rows, name))
 
 
-def cell(found: Found) -> dict:
-    return {"factor": found[0], "low": found[1], "high": found[2], "n": found[3]}
-
-
 # --- tables ---
 
 def precision(file: RowFile) -> pd.DataFrame:
@@ -67,17 +63,6 @@ def precision(file: RowFile) -> pd.DataFrame:
         entries.append({"precision": name, "prompts": f[3], "plain": speed(plain(group)), "drafted": speed(drafted(group)), "drafting factor": f[0], "low": f[1],
                         "high": f[2], "precision factor": speed(plain(group)) / start, "combined": speed(drafted(group)) / start, "acceptance": accepted(group)})
     return frame(entries, plain="tok/s", drafted="tok/s", low="95 %", high="95 %", acceptance="accepted / drafted")
-
-
-def interaction(file: RowFile) -> pd.DataFrame:
-    """The combined factor of each quantised precision against the product of its two parts."""
-    found = of_precision(file)
-    entries = []
-    for name in values(section(file, "precision"), "precision")[1:]:
-        for what, metric in (("quantisation", f"quantising_{name}"), ("drafting, full precision", "drafting_full"), ("combined", f"combined_{name}"),
-                             ("combined / (quantisation x drafting)", f"interaction_{name}")):
-            entries.append({"precision": name, "step": what, **cell(found[metric])})
-    return frame(entries, low="95 %", high="95 %")
 
 
 def texts(file: RowFile) -> pd.DataFrame:
