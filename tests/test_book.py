@@ -104,7 +104,8 @@ def test_no_two_methods_look_alike_and_none_is_told_by_color_alone():
     looks = [(s.color, s.marker, s.dash) for s in palette.METHODS.values()]
     assert len(set(looks)) == len(looks)
     for group in (("uno_k1", "uno_k2", "uno_k4", "uno_k6", "uno_k8", "uno_k16", "ar", "ar_mlx_lm"), ("A_k4", "B_k6", "C_k8", "D_curr"), ("S(6,3)", "S(6,4)", "S(8,2)", "S(8,4)", "B_dec"),
-                  ("replay", "snapshot", "rewind", "innovation tape"), ("uno_k4", "ngram2", "ngram3", "refine2", "refine4")):
+                  ("replay", "snapshot", "rewind", "innovation tape"), ("uno_k4", "ngram2", "ngram3", "refine2", "refine4"),
+                  ("ar", "ar_mlx_lm", "mtp3", "uno_k4", "dflash_b4", "dflash_b5", "dflash_b8", "dflash_b16", "adapt_value", "adapt_mlx_vlm", "adapt_dflash_mlx", "ngram2")):
         assert len({palette.METHODS[m].marker for m in group}) == len(group)
     assert set(palette.ALIASES.values()) <= set(palette.METHODS)
     assert palette.style("K=4") is palette.METHODS["uno_k4"] and palette.style("novel", 3).label == "novel"

@@ -246,7 +246,13 @@ def test_tables_are_drawn_from_measured_rows(run):
     assert regimes.precision(file)["precision"].tolist() == ["float32", "8bit", "4bit"] == regimes.texts(file)["precision"].tolist()
     assert regimes.contexts(file)["prompt"].tolist() == [16, 24] and regimes.lengths(file)["new tokens"].tolist() == [5, 9]
     assert regimes.modified(file)["steps"].tolist() == [0, 2] and regimes.machine(file)["condition"].tolist() == list(machine.CONDITIONS)
-    assert regimes.machine(file)["factor / quiet"][0] == 1.0 and len(regimes.interaction(file)) == 8
+    assert regimes.machine(file)["factor / quiet"][0] == 1.0
+    both = regimes.varied(file)
+    assert both[["varied", "prompt tokens"]].values.tolist()[:2] == [["prompt", 16], ["prompt", 24]] and both["new tokens"].tolist()[2:] == [5, 9]
+    assert both["factor"].tolist() == regimes.contexts(file)["factor"].tolist() + regimes.lengths(file)["factor"].tolist()
+    assert both["prefill"].notna().tolist() == [True, True, False, False] == both["loop fraction"].isna().tolist()
+    effects = regimes.text_effects(file)
+    assert effects["plain"].tolist() == regimes.precision(file)["plain"].tolist() and effects["held-out text"].tolist() == regimes.texts(file)["held-out text"].tolist()
 
 
 # --- metrics from rows written by hand ---

@@ -19,6 +19,8 @@
 #
 # This page shows everything the post reports, and then reads it slowly. Three things come out. One factor of the headline is clean and the others cannot be separated.
 # The curve that the post reads as decay *with context* is a decay with *generated tokens*. And three quantities are all called acceptance.
+#
+# The last part asks the same questions of a small model that this repository carries, with a drafter trained for it.
 
 # %% tags=["parameters"]
 target = "tiny-hybrid"               # model that decides every token: a name, folder or hub id
@@ -40,8 +42,9 @@ rows = ""                            # row file; empty: the committed one of the
 import numpy as np
 import pandas as pd
 
-from specdecode_nb import statistics
-from specdecode_nb.book import draw, palette, published, start, sweep
+from specdecode_nb import criteria, statistics
+from specdecode_nb.book import block as blockwise
+from specdecode_nb.book import draw, palette, published, regimes, rest, staging, start, sweep
 from specdecode_nb.book.page import Computed
 
 page = start("dflash", globals())
@@ -518,35 +521,329 @@ page.note("The strategic position")
 
 # %% [markdown]
 # ## Measured here
+#
+# What to measure is clear from the cells above: precision and drafting crossed, one drafter in all cells, prompt and output length varied apart, arms interleaved on every prompt. A drafter of the
+# kind described above was trained for this repository's own small target, and so was a chained head. The rules were fixed in `data/criteria/dflash.json` and
+# `data/criteria/dflash_rest.json` before the rows, and the rows carry their digests. Verdicts are *holds*, *does NOT hold* and *not decidable*; with an interval, all of it has to say the same.
+#
+# Names: **block B** is the block-diffusion drafter with $B$ rows, the anchor counted, so $B-1$ drafted tokens. **MTP-3** is the head of three chained links. **K=4** is the adapter of
+# [Act IV-U](act4u.ipynb), which drafts with a full forward of the target. In the sweep, speed is against the faster of two plain loops. No time below can be compared with one above.
 
 # %%
-page.measured();
+def told(file, *ids: str) -> None:
+    """Verdicts of criteria as a list, each with its number; ``file``: the rows that they were judged on."""
+    lines = []
+    for o in (judged[file.act][i] for i in ids):
+        key = f"{file.act}_{o.criterion.id}".replace("-", "_")
+        page.number(key, o.text, source=file.name)
+        lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
+    page.say("\n".join(lines))
+
+
+def among(names) -> str:
+    """Names in a sentence, "none" without any."""
+    return ", ".join(names) or "none"
+
+
+judged = {}
+if page.measured():
+    decoded = blockwise.sweep_rows(page.rows)
+    free, control, widths_ = statistics.loop_free(decoded), statistics.plain_arm(decoded), blockwise.fixed(decoded)
+    judged["dflash"] = {o.criterion.id: o for o in blockwise.outcomes(page.rows)}
+    best, config = blockwise.best(decoded), page.rows.config
+    page.number("sweep_prompts", len(config["prompts"]), "d", "prompts", page.rows.name)
+    page.number("sweep_tokens", config["tokens"], "d", "tokens", page.rows.name)
+    page.number("sweep_clean", len({r["prompt_id"] for r in free}), "d", "prompts", page.rows.name)
+    page.number("sweep_control", palette.label(control), source=page.rows.name)
+    page.number("sweep_best", palette.label(best), source=page.rows.name)
+    page.say(f"The sweep: [[sweep_prompts]] prompts ([[sweep_clean]] of them loop-free), [[sweep_tokens]] new tokens, {config['dtype']}. The faster plain loop is *[[sweep_control]]*; the fastest fixed "
+             "block is *[[sweep_best]]*." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
 
 # %% [markdown]
-# What to measure is clear from the cells: 8-bit and 4-bit weights, plain and drafted by *one* drafter, short and long prompt, interleaved, with the factors and their interaction reported
-# instead of a ratio from corner to corner. None of it has been measured here.
+# ### What a cycle has to commit before it pays
 #
-# One thing has. The rows of Act IV-S (`specdecode-nb run act4s -p measure=true`) come from another kind of drafter, but they count drafted, accepted and emitted tokens, so the three names
-# can be seen side by side on one decoder.
+# This needs no drafter that is any good, only one that runs. A cycle of $B$ rows is a draft forward, a verify forward and a commit; their sum in plain decoding steps is the number of tokens that the
+# cycle must commit. Single forwards of each width were timed in the same run at the end of a few prompts.
 
 # %%
-ours = page.borrowed("act4s")
-if ours:
-    page.show(sweep.acceptances(ours.of("decode")), "measured-acceptances", "Measured here, by block width: one decoder, and everything that is called acceptance",
-              {c: ".3f" for c in ("tokens per cycle", "accepted / drafted", "accepted / emitted", "mean accepted prefix")}, sources=[ours])
+if page.rows:
+    table, step = blockwise.break_even(page.rows), blockwise.plain_step(decoded)
+    timed = staging.Costs(page.rows.of("cost")).table()
+    figure, (left, right) = draw.panels(2, height=3.3)
+    draw.lines({f: tuple([v / s for v in timed.loc[timed["forward"] == f, c]] for c, s in (("rows", 1), ("median", step), ("p25", step), ("p75", step))) for f in ("verify", "draft")},
+               "rows of the forward", "plain steps", whole_x=True, reference=1.0, ylim=(0, None), ax=left)
+    drafts = table[table["rows"] > 1]
+    done = table.dropna(subset=["tokens per cycle"])
+    draw.lines({"needed to pay": (drafts["rows"], drafts["plain steps"]), "committed": (done["rows"], done["tokens per cycle"]), "if all were accepted": (drafts["rows"], drafts["rows"])},
+               "rows of a cycle", "tokens per cycle", whole_x=True, ylim=(0, None), ax=right)
+    page.figure(figure, "break-even", "Left, what a verify and a draft forward cost in plain decoding steps by width, medians with the middle half as a band. Right, the tokens that a cycle must commit to be as "
+                "fast as plain decoding, those that each fixed block does commit, and the most it could",
+                "Two panels over rows: the cost of both forwards in plain steps beside a dashed line at one, and three curves of tokens per cycle, needed, committed and possible.", sources=[page.rows])
 
 # %%
-if ours:
-    named = {arm: statistics.three_acceptances(sweep.arm_rows(ours.of("decode"), arm)) for arm in sweep.drafting(ours.of("decode")) if sweep.width(arm) > 1}
-    drafted = {sweep.width(a): e["accepted / drafted"] for a, e in named.items()}
-    emitted = {sweep.width(a): e["accepted / emitted"] for a, e in named.items()}
-    narrow, wide = min(drafted), max(drafted)
-    for k in (narrow, wide):
-        page.number(f"measured_drafted_k{k}", 100 * drafted[k], ".0f", "% accepted/drafted", ours.name)
-        page.number(f"measured_emitted_k{k}", 100 * emitted[k], ".0f", "% accepted/emitted", ours.name)
-    page.say(f"From K={narrow} to K={wide} accepted/drafted goes from [[measured_drafted_k{narrow}]] to [[measured_drafted_k{wide}]] %, accepted/emitted from "
-             f"[[measured_emitted_k{narrow}]] to [[measured_emitted_k{wide}]] %, for one and the same adapter. The first drafted token of this decoder is the target's own and "
-             "always right; it is not offered, so accepted/drafted leaves it out, while $1 - 1/(E/R)$ counts it.")
+if page.rows:
+    page.show(done[["rows", "draft", "verify", "commit", "cycle", "plain steps", "must accept", "tokens per cycle", "predicted", "measured", "error"]], "break-even",
+              "Each decoded block taken apart: milliseconds of the cycle's forwards, their sum in plain steps, the share of drafted tokens that must be accepted to pay, what was committed, and "
+              "the speed-up that follows beside the measured one, both without prefill",
+              {c: ".2f" for c in ("draft", "verify", "commit", "cycle", "plain steps", "tokens per cycle")} | {c: ".3f" for c in ("must accept", "predicted", "measured")} | {"error": "+.1f"},
+              sources=[page.rows], full=table)
+
+# %%
+if page.rows:
+    widest, narrowest = done.iloc[-1], done.iloc[0]
+    for which, line in (("narrow", narrowest), ("wide", widest)):
+        page.number(f"{which}_rows", int(line["rows"]), "d", "rows", page.rows.name)
+        page.number(f"{which}_steps", line["plain steps"], ".2f", "plain steps", page.rows.name)
+        page.number(f"{which}_commits", line["tokens per cycle"], ".2f", "tokens per cycle", page.rows.name)
+    paying, faster = ([f"block {int(r)}" for r in done.loc[done[c] > 1, "rows"]] for c in ("predicted", "measured"))
+    page.number("blocks_paying", among(paying), source=page.rows.name)
+    page.number("blocks_faster", among(faster), source=page.rows.name)
+    page.say("A cycle of [[narrow_rows]] rows has to commit [[narrow_steps]] tokens and commits [[narrow_commits]]; one of [[wide_rows]] rows has to commit [[wide_steps]] and commits [[wide_commits]]. By "
+             "this reckoning these pay: [[blocks_paying]]. Faster than plain decoding, measured without prefill: [[blocks_faster]].")
+    page.check("a block pays by the reckoning exactly where it commits more tokens than its cycle costs plain steps",
+               ((done["predicted"] > 1) == (done["tokens per cycle"] > done["plain steps"])).all())
+    told(page.rows, "price", "narrow", "cost-model")
+
+# %% [markdown]
+# ### Speed
+
+# %%
+if page.rows:
+    page.show(blockwise.speeds(decoded), "speed", "Median throughput, and speed over the faster plain arm on all prompts and on loop-free ones, with 95 % intervals over prompts",
+              {"tok/s": ".1f"} | {c: ".3f" for c in ("x plain", "low", "high", "x plain, loop-free", "low, loop-free", "high, loop-free", "x plain, decode", "TPF")}, sources=[page.rows])
+
+# %%
+if page.rows:
+    compared = [arm for arm in statistics.by(decoded, "arm") if arm != control]
+    figure, ax = draw.panels(height=0.9 + 0.36 * len(compared))
+    for rows_, shift, hollow, name in ((decoded, -0.13, False, "all prompts"), (free, 0.2, True, "loop-free prompts")):
+        for i, arm in enumerate(compared):
+            value, low_, high_, _ = blockwise.ratio(rows_, arm, statistics.plain_arm(rows_)) if rows_ else (None, None, None, 0)
+            if value is None:
+                continue
+            look = palette.style(arm)
+            if low_ is not None:
+                ax.plot([low_, high_], [i + shift] * 2, color=look.color, linewidth=1.0 if hollow else 2.0, linestyle=(0, (2, 1.5)) if hollow else "-")
+            ax.plot([value], [i + shift], color=look.color, marker=look.marker, markersize=6.5, linestyle="none", markerfacecolor="white" if hollow else look.color)
+            if not hollow:
+                ax.annotate(f"{value:.2f}" + (f" [{low_:.2f}, {high_:.2f}]" if low_ is not None else ""), (1.01, i), xycoords=("axes fraction", "data"), va="center", fontsize=7.6)
+    ax.axvline(1, color=palette.BLACK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    for goal in (2.0, 2.5):
+        ax.axvline(goal, color=palette.GREY, linewidth=0.9, linestyle=":", zorder=1)
+    ax.set_yticks(range(len(compared)), [palette.label(a) for a in compared])
+    ax.set_ylim(len(compared) - 0.4, -0.6)
+    ax.set_xlabel("speed (× faster plain arm), end to end")
+    page.figure(figure, "speed", "Speed over the faster plain arm (dashed) with 95 % intervals over prompts: filled and solid on all prompts, with the number beside it, hollow and broken on loop-free ones. "
+                "Dotted: the thresholds 2.0 (loop-free) and 2.5 (all prompts)",
+                "One row for each arm with two marks and their intervals, beside a dashed line at one and dotted lines at 2.0 and 2.5.", sources=[page.rows])
+
+# %%
+if page.rows:
+    told(page.rows, "speed", "speed-loop-free", "head", "over-head", "over-adapter", "lookup", "identity")
+
+# %% [markdown]
+# Which factor is short? Speed without prefill is tokens per cycle over the cycle's price in plain steps. Where that misses the threshold, the *price* is to blame if even a cycle whose every draft is
+# accepted would miss it, and *acceptance* if it would not. Where only the speed end to end misses it, *prefill* is, which no drafter shortens.
+
+# %%
+if page.rows:
+    arms_ = dict.fromkeys([best, rest.fastest(decoded, sweep.drafting(decoded))])
+    asked = [("all", decoded, arm, float(judged["dflash"]["speed"].criterion.rule.threshold)) for arm in arms_]
+    asked += [("loop-free", free, arm, float(judged["dflash"]["speed-loop-free"].criterion.rule.threshold)) for arm in arms_] if free else []
+    table = blockwise.goals(asked)
+    page.show(table, "short", "The fastest fixed block, and the fastest arm where that is another: speed end to end, its two factors and their quotient, pooled without prefill, and what each would have to be for the threshold if the other stayed",
+              {c: ".2f" for c in ("end to end", "tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")} | {"wanted": ".1f"}, sources=[page.rows])
+    page.number("short_factor", table["short"].iloc[0], source=page.rows.name)
+    page.say("What keeps *[[sweep_best]]* from the threshold on all prompts: **[[short_factor]]**.")
+    page.check("speed is tokens per cycle over the price of the cycle", np.allclose(table["speed"], table["tokens per cycle"] / table["cycle"]))
+
+# %% [markdown]
+# ### Acceptance under its three names
+
+# %%
+if page.rows:
+    table = blockwise.acceptances(decoded)
+    page.show(table, "acceptance", "Cycles pooled: one decoder, and everything that is called acceptance. The fifth column has to be the fourth",
+              {"drafted per cycle": ".2f", **{c: ".3f" for c in ("accepted / drafted", "accepted / emitted", "1 - 1/(tokens per cycle)", "tokens per cycle")}}, sources=[page.rows])
+    wide_arm = widths_[max(widths_)]
+    drafted_, accepted_, emitted_, cycles_ = blockwise.counts(sweep.arm_rows(decoded, wide_arm))
+    for key, value in {"drafted": drafted_, "accepted": accepted_, "emitted": emitted_, "cycles": cycles_}.items():
+        page.number(f"count_{key}", value, ",d", "cycles" if key == "cycles" else "tokens", page.rows.name)
+    page.number("share_drafted", 100 * accepted_ / drafted_, ".1f", "% accepted/drafted", page.rows.name)
+    page.number("share_emitted", 100 * accepted_ / emitted_, ".1f", "% accepted/emitted", page.rows.name)
+    page.number("tokens_wide", emitted_ / cycles_, ".3f", "tokens per cycle", page.rows.name)
+    page.say("The widest block in whole numbers: [[count_drafted]] tokens drafted in [[count_cycles]] cycles, [[count_accepted]] of them accepted, [[count_emitted]] emitted. So [[share_drafted]] % of what was "
+             "drafted was accepted, and [[share_emitted]] % of what was emitted had been drafted, which is $1 - 1/[[tokens_wide]]$ and nothing else. K=4 is the exception in the table: its first proposal is the "
+             "target's own token, which is not drafted, and is emitted.")
+    page.check("accepted + cycles = emitted for the widest block, so accepted/emitted is one less the inverse of tokens per cycle", accepted_ + cycles_ == emitted_)
+    told(page.rows, "accounting", "acceptance-falls", "carry-over")
+
+# %%
+if page.rows:
+    figure, (left, right) = draw.panels(2, height=3.6)
+    reach = blockwise.survival(decoded)
+    draw.survival(reach, ax=left)
+    draw.lines({arm: (range(1, len(v) + 1), statistics.conditional(sweep.arm_rows(decoded, arm), len(v))) for arm, v in reach.items()}, "position j", "P(j accepted | all before it)", whole_x=True,
+               ylim=(0, 1.02), ax=right)
+    page.figure(above(figure), "survival", "Left, the probability that at least j drafted tokens are accepted. Right, that token j is accepted where all before it were; far positions rest on few cycles",
+                "Two panels over position: falling survival curves, and conditional acceptance, for each fixed width of three drafters.", sources=[page.rows])
+
+# %%
+if page.rows:
+    table = blockwise.conditional(decoded)
+    page.show(table, "conditional", "Conditional acceptance as numbers, the rules and lookup too: probability that token j is accepted where it was drafted and all before it were accepted",
+              {c: ".3f" for c in table.columns if c.startswith("j=")}, sources=[page.rows])
+
+# %% [markdown]
+# ### Rules that choose the width
+#
+# The first rule expects tokens from acceptance so far, counted by position, divides by costs that were measured in the warm-up of the same run, and may choose not to draft. The other two are the threshold
+# rules **read** in two public runtimes. All are compared with the best *fixed* block, which is chosen on these very rows; that favours it.
+
+# %%
+if page.rows:
+    against = [(arm, judged["dflash"][f"rule-{name.replace('_', '-')}"]) for name, arm in blockwise.RULES.items()]
+    page.figure(draw.forest([{"label": arm, "value": o.value, "low": o.low, "high": o.high, "n": o.n} for arm, o in against], "speed (× best fixed block)", reference=1.0, fmt=".3f"), "rules",
+                "Each rule against the best fixed block of the same run ([[sweep_best]]), ratio of medians with its 95 % interval over prompts",
+                "Three marks with intervals beside a dashed line at one, which is the speed of the best fixed block.", sources=[page.rows])
+    page.show(blockwise.chosen(decoded), "rules", "The widths that the rules chose: shares of their cycles", {"mean width": ".2f", **{c: ".2f" for c in ("no draft", "2 to 5", "6 to 8", "9 or more")}}, sources=[page.rows])
+    told(page.rows, "rule-value", "rule-mlx-vlm", "rule-dflash-mlx")
+
+# %% [markdown]
+# ### Precision and drafting, crossed
+#
+# From here on, the second measurement: one drafted arm beside this package's plain loop. The same target in full precision, in 8 bits and in 4, each decoded plain and with the same drafter, on the same
+# prompts, in one interleave. So each factor is identified, and so is their interaction: the combined factor over the product of the two.
+
+# %%
+more = page.parts["rest"]
+if page.measured("rest"):
+    judged["dflash_rest"] = {o.criterion.id: o for o in regimes.outcomes(criteria.load("dflash_rest"), more)}
+    crossed, config_ = regimes.of_precision(more), more.config
+    lower = [name.removeprefix("quantising_") for name in crossed if name.startswith("quantising_")]
+    page.number("rest_prompts", len(config_["prompts"]), "d", "prompts", more.name)
+    page.number("rest_tokens", config_["tokens"], "d", "tokens", more.name)
+    page.number("rest_block", config_["block"], "d", "rows", more.name)
+    page.say("Block [[rest_block]], [[rest_prompts]] prompts, [[rest_tokens]] new tokens unless said otherwise. Intervals resample prompts."
+             + (" **This is a reduced run**, shorter than the protocol asks for." if config_["reduced"] else ""))
+
+# %%
+if more:
+    entries = [("drafting, full precision", "drafting_full")]
+    for name in lower:
+        bits = name.replace("bit", " bits")
+        entries += [(f"{bits} alone", f"quantising_{name}"), (f"drafting at {bits}", f"drafting_{name}"), (f"{bits} and drafting", f"combined_{name}"), (f"interaction at {bits}", f"interaction_{name}")]
+    page.figure(draw.forest([{"label": text, **dict(zip(("value", "low", "high", "n"), crossed[metric]))} for text, metric in entries], "factor", reference=1.0, fmt=".2f"), "precision",
+                "Every factor of precision and drafting, against plain decoding at full precision; drafting at a precision is against plain decoding at that precision. Interaction: combined / (precision x drafting)",
+                "Marks with intervals beside a dashed line at one: drafting, each precision alone, drafting at it, both together, and the interaction.", sources=[more])
+    page.check("each combined factor is precision alone, times drafting at full precision, times the interaction",
+               all(np.isclose(crossed[f"combined_{n}"][0], crossed[f"quantising_{n}"][0] * crossed["drafting_full"][0] * crossed[f"interaction_{n}"][0]) for n in lower))
+    told(more, "drafting-4bit", "drafting-4bit-two", "quantising-4bit", "combined-is-drafting", "interaction-one")
+
+# %% [markdown]
+# Speed is not all that a precision changes. Quantising changes the model, so it may change the text; drafting must not.
+
+# %%
+if more:
+    page.show(regimes.text_effects(more), "texts", "By precision: speed, acceptance, agreement with full precision along its own text, mean tokens before greedy text departs from it, surprise at held-out text, and drafted texts unlike the plain ones of the same precision",
+              {"plain": ".1f", "drafted": ".1f", "acceptance": ".3f", "argmax agreement": ".4f", "tokens as at full precision": ".1f", "held-out text": ".4f"}, sources=[more])
+    told(more, "text-4bit", "text-8bit", "nats-4bit", "acceptance-4bit", "text-drafted")
+
+# %%
+spans = {"drafting, 4-bit, short prompt": (short[0] / plain4, short[1] / plain4, "nothing else"), "8-bit to 4-bit": (plain4 / incumbent[1], plain4 / incumbent[0], "the drafter (native head to none) and the prompt (26k to short)"),
+         "both, at 26k": (long[0] / incumbent[1], long[1] / incumbent[0], "the drafter (native head to block diffusion)"), "both / (first x second)": (long[0] / short[1], long[1] / short[0], "this is no interaction: all cancels but the prompt, short to 26k")}
+page.show(pd.DataFrame([{"factor": name, "low": low_, "high": high_, "what else differs": text} for name, (low_, high_, text) in spans.items()]), "post-factors",
+          "The post's own figures by the same reckoning, from the ends of its ranges", {"low": ".2f", "high": ".2f"})
+page.say("The corner that is missing in the post is the drafted 8-bit cell with the *same* drafter, with plain decoding beside it ([Which comparisons exist](#Which-comparisons-exist)). Without it the quotient that should show the interaction shows the "
+         "prompt length: [[prompt_low]] to [[prompt_high]].")
+page.check("combined over the product of the post's two steps is its drafted speed at 26k over that on a short prompt",
+           all(np.isclose((d / i) / ((plain4 / i) * (s / plain4)), d / s) for d in long for i in incumbent for s in short))
+
+# %% [markdown]
+# ### Prompt length and output length, apart
+#
+# The post reads 2.37, 2.12, 1.77 as a decay with context; the source has them by generated tokens ([above](#The-decay-that-was-by-output-length)). Here one length is varied while the other stays: prompts
+# made of the target's own grammar with few new tokens, and the ordinary prompts with more and more new tokens. Decoding alone is compared by prompt length, since prefill is most of the time there. By output
+# length the comparison is end to end, as published; a short output then carries its prefill, which no drafter shortens, so some rise of the factor with the output comes from that alone.
+
+# %%
+if more:
+    grown, far = regimes.lengths(more), regimes.contexts(more)
+    figure, ((top_left, top_right), (low_left, low_right)) = draw.panels(2, height=5.2, rows=2)
+    filled = lambda t, x: (t[x], t["factor"]) + ((t["low"], t["high"]) if t[["low", "high"]].notna().all(axis=None) else ())  # noqa: E731
+    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])}, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=top_left)
+    draw.lines({"end to end": filled(grown, "new tokens")}, "new tokens", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=top_right)
+    draw.lines({"measured": (far["prompt"], far["acceptance"])}, "prompt (tokens)", "accepted / drafted", log_x=True, ylim=(0, 1), ax=low_left)
+    draw.lines({"measured": (grown["new tokens"], grown["acceptance"])}, "new tokens", "accepted / drafted", log_x=True, ylim=(0, 1), ax=low_right)
+    page.figure(figure, "lengths", "Left, by prompt length at a fixed output; right, by output length on the ordinary prompts. Above the speed over plain decoding, below accepted/drafted; bands are 95 % intervals over texts",
+                "Four panels: speed and acceptance by prompt length on the left, by output length on the right, with a dashed line at one in the upper two.", sources=[more])
+
+# %%
+if more:
+    page.show(regimes.varied(more), "lengths", "Both lengths varied apart. Speeds and factor: of decoding alone where the prompt varies, end to end where the output does; prefill: of the drafted arm over that of the plain one",
+              {"plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "factor end to end", "acceptance", "prefill", "loop fraction")}}, sources=[more])
+    told(more, "context-speed", "context-trend", "context-acceptance", "context-prefill", "length-trend", "length-acceptance", "length-loops")
+
+# %% [markdown]
+# ### The same drafter on a modified target
+#
+# The post's production checkpoint has no drafter, and what acceptance one would see there is unknown. Here the drafter is kept while the target is trained further, a few steps at a time, on other text. Its
+# check that a drafter belongs to a target is switched off for this on purpose.
+
+# %%
+if more:
+    page.show(regimes.modified(more), "modified", "By training steps on other text: relative change of the weights, speeds, factor with its interval, acceptance",
+              {"change": ".4f", "plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "acceptance", "mean accepted prefix")}}, sources=[more])
+    told(more, "modified-acceptance", "modified-ratio", "modified-pays")
+
+# %% [markdown]
+# ### A degraded machine
+#
+# The post threw a baseline away for heat and priority. Two ways to spoil one on purpose: a low priority beside busy processes, and another process spinning on a core. What matters is whether a *paired* ratio
+# survives where tokens per second do not.
+
+# %%
+if more:
+    page.show(regimes.machine(more), "machine", "By condition: speeds, each over its quiet one, the factor with its interval and over the quiet one",
+              {"plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "acceptance", "mean accepted prefix", "plain / quiet", "drafted / quiet", "factor / quiet")}}, sources=[more])
+    told(more, "machine-priority", "machine-priority-ratio", "machine-core", "machine-core-ratio")
+
+# %% [markdown]
+# ### Every hypothesis, both verdicts
+
+# %%
+if page.rows:
+    page.show(criteria.table(judged["dflash"].values()), "closing", "The sweep: hypotheses by rules fixed before the rows, published number and verdict, measured number with its 95 % interval over prompts, and what differs",
+              sources=[page.published, criteria.load("dflash"), page.rows])
+
+# %%
+if more:
+    page.show(criteria.table(judged["dflash_rest"].values()), "rest-closing", "The rest: hypotheses by rules fixed before the rows, published number and verdict, measured number with its 95 % interval over prompts, and what differs",
+              sources=[page.published, criteria.load("dflash_rest"), more])
+
+# %%
+every = [o for found in judged.values() for o in found.values()]
+if every:
+    words = [o.word for o in every]
+    for key, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
+        page.number(f"rules_{key}", n, "d", "hypotheses")
+    page.say("Of these hypotheses [[rules_hold]] hold here, [[rules_fail]] do not, and [[rules_open]] cannot be decided from these rows.")
+
+# %%
+file = page.rows or more
+if file:
+    p, drafter, setup = file.provenance, file.provenance["drafter"], page.published.facts.setup
+    recipe = drafter.get("recipe", {})
+    versions = p.get("versions", {})
+    differing = {"target": (setup["target"], f"{p['target']['name']}, {p['target']['parameters']:,} parameters, {p['target']['dtype']}" + ("; 8 and 4 bits made from it in memory" if more else "")),
+                 "drafter": (setup["draft"], f"{recipe.get('layers', '?')} layers, trained on this target's own text; taps layers {', '.join(map(str, recipe.get('taps', [])))}"),
+                 "runtime": (setup["runtime"], f"this package on MLX {versions.get('mlx', '?')}; no kernels of its own for quantised rows"),
+                 "machine": (setup["hardware"], p.get("machine", {}).get("class", "not recorded")),
+                 "prompts": (setup["prompt"], f"{len(file.config['prompts'])} prompts of the suite" + (f"; {', '.join(map(str, more.config['contexts']))} tokens where the prompt varies" if more else "")),
+                 "repeats": ("not stated; ranges of unknown meaning", "arms interleaved on each prompt; 95 % intervals over prompts"),
+                 "baseline": ("an 8-bit incumbent with its own head; one plain run on a short prompt", "plain decoding beside every drafted row"),
+                 "identity": ("stated", "each drafted row compared with plain decoding token by token")}
+    page.show(pd.DataFrame([{"what": what, "in the post": a, "here": b} for what, (a, b) in differing.items()]), "machines", "What differs between the post's machine and ours", sources=[page.published, file])
 
 # %% [markdown]
 # ## Threats to validity
@@ -556,6 +853,10 @@ if ours:
 #
 # **Of this reading.** That the post's multipliers come from that README, and that its two acceptances are two counters, are inferences. The recomputed columns assume that every emitted token belongs to a round
 # and that the block is the one read upstream; for the newer drafter the block was not read and its column stays empty. Upstream has its own faults (the table of facts read above).
+#
+# **Of the measured part.** One small target, one drafter trained once on that target's own text, few prompts. A row costs arithmetic on these cores, where the post's target waits for its weights, so
+# ratios of forwards do not carry over. The best block is chosen on the rows it is judged on. Long prompts are made of the target's grammar and are far longer than the drafter's windows of training. The
+# quantised products of this CPU unpack their weights, so what a precision is worth in speed says little about a GPU; what it does to the text does carry over.
 
 # %% [markdown]
 # ## Provenance

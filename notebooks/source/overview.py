@@ -177,7 +177,7 @@ def judging(act: str, own: pd.DataFrame) -> list:
     """The row files behind our verdicts on an Act: its own, and those of the sweep, which judges claims of three Acts."""
     if not own["here"].ne("not measured").any():
         return []
-    return [rows for _, name, _, rows in files if name in (act, "act4s") or act == "act4s" and name == "act4s_rest"]
+    return [rows for of_, name, _, rows in files if name == "act4s" or of_ == act and name in overview.JUDGES]
 
 
 def ledger(act: str) -> None:

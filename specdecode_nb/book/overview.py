@@ -8,11 +8,12 @@ import pandas as pd
 
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
-from . import block, palette, published, rest, staging, sweep, undo, verdicts
+from . import block, palette, published, regimes, rest, staging, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
 JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
-          "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file)}  # row files with rules of their own
+          "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
+          "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
 
 
 def rows_of(act: str) -> dict[str, RowFile]:
@@ -95,7 +96,7 @@ def recipes(file: RowFile) -> str:
     gains = {arm: statistics.paired_bootstrap(statistics.paired_prompts(rows, arms["published"], prefix)) for arm, rows in arms.items()}
     text = lambda arm: f"{gains[arm]['mean_diff']:+.2f} [{gains[arm]['ci_low']:+.2f}, {gains[arm]['ci_high']:+.2f}]"  # noqa: E731
     best = max((arm for arm in gains if arm.startswith("+")), key=lambda arm: gains[arm]["mean_diff"])
-    return f"of single changes of the recipe {best.removeprefix('+')} adds most, {text(best)} tokens accepted a cycle; all five add {text('all')}"
+    return f"of single changes of the recipe {best.removeprefix('+')} adds most, {text(best)} tokens accepted a cycle; together they add {text('all')}"
 
 
 def measured(act: str) -> str:

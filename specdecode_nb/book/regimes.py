@@ -50,10 +50,6 @@ def values(rows: Rows, name: str) -> list:
     return list(st.by(rows, name))
 
 
-def cell(found: Found) -> dict:
-    return {"factor": found[0], "low": found[1], "high": found[2], "n": found[3]}
-
-
 # --- tables ---
 
 def precision(file: RowFile) -> pd.DataFrame:
@@ -67,17 +63,6 @@ def precision(file: RowFile) -> pd.DataFrame:
         entries.append({"precision": name, "prompts": f[3], "plain": speed(plain(group)), "drafted": speed(drafted(group)), "drafting factor": f[0], "low": f[1],
                         "high": f[2], "precision factor": speed(plain(group)) / start, "combined": speed(drafted(group)) / start, "acceptance": accepted(group)})
     return frame(entries, plain="tok/s", drafted="tok/s", low="95 %", high="95 %", acceptance="accepted / drafted")
-
-
-def interaction(file: RowFile) -> pd.DataFrame:
-    """The combined factor of each quantised precision against the product of its two parts."""
-    found = of_precision(file)
-    entries = []
-    for name in values(section(file, "precision"), "precision")[1:]:
-        for what, metric in (("quantisation", f"quantising_{name}"), ("drafting, full precision", "drafting_full"), ("combined", f"combined_{name}"),
-                             ("combined / (quantisation x drafting)", f"interaction_{name}")):
-            entries.append({"precision": name, "step": what, **cell(found[metric])})
-    return frame(entries, low="95 %", high="95 %")
 
 
 def texts(file: RowFile) -> pd.DataFrame:
@@ -138,6 +123,23 @@ def machine(file: RowFile) -> pd.DataFrame:
         e |= {"plain / quiet": speed(plain(group)) / speed(plain(quiet)), "drafted / quiet": speed(drafted(group)) / speed(drafted(quiet)),
               "factor / quiet": factor(group) / factor(quiet)}
     return frame(entries, **UNITS)
+
+
+def varied(file: RowFile) -> pd.DataFrame:
+    """Prompt and generated length varied apart, in one table; each line has what the other was."""
+    grown, long = lengths(file), contexts(file)
+    long = long.rename(columns={"prompt": "prompt tokens"}).assign(**{"new tokens": section(file, "context")[0]["tokens"], "varied": "prompt",
+                                                                     "prefill": long["prefill, drafted"] / long["prefill, plain"]})
+    usual = round(st.mean([r["prompt_tokens"] for r in section(file, "length")]))
+    grown = grown.assign(**{"prompt tokens": usual, "varied": "output"})
+    columns = ["varied", "prompt tokens", "new tokens", "prompts", "plain", "drafted", "factor", "low", "high", "factor end to end", "acceptance", "prefill", "loop fraction"]
+    return frame(pd.concat([long, grown])[[*columns]].to_dict("records"), **UNITS | {"prefill": "drafted / plain"})
+
+
+def text_effects(file: RowFile) -> pd.DataFrame:
+    """By precision: both speeds, acceptance, and what the precision and the drafting do to the text."""
+    both = precision(file)[["precision", "prompts", "plain", "drafted", "acceptance"]].merge(texts(file).drop(columns="prompts"), on="precision")
+    return frame(both.to_dict("records"), **UNITS | {"held-out text": "nats per token", "tokens as at full precision": "mean"})
 
 
 # --- metrics of the criteria ---
