@@ -86,7 +86,19 @@ def controls(judged: Judged) -> str:
             f"best policy {amount(judged['adaptive'])} of the best fixed width")
 
 
-FINDINGS = {"act4u2": undoing, "act4u6": staged, "act4s_rest": controls}
+def blocks(judged: Judged) -> str:
+    """Act DFlash: the fastest block, and how it stands to the other drafters."""
+    return (f"fastest block {amount(judged['speed'])} x plain ({amount(judged['speed-loop-free'])} loop-free), {amount(judged['over-adapter'])} of the adapter "
+            f"at K=4, {amount(judged['over-head'])} of the chained head")
+
+
+def elsewhere(judged: Judged) -> str:
+    """The rest of Act DFlash: quantised, with a long prompt, on a modified target."""
+    return (f"drafting at 4 bits {amount(judged['drafting-4bit'])} x plain, after the longest prompt {amount(judged['context-speed'])}, "
+            f"on the target modified most {amount(judged['modified-pays'])}")
+
+
+FINDINGS = {"act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:
