@@ -39,7 +39,7 @@ def parser() -> Parser:
     run.add_argument("act", nargs="?", metavar="ACT")
     run.add_argument("-p", dest="params", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the Act; may be repeated")
     run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: out/ACT in the current folder)")
-    run.add_argument("--resume", action="store_true", help="go on from the finished rows of a measurement that was interrupted in DIR")
+    run.add_argument("--resume", action="store_true", help="go on with a measurement that was interrupted in DIR, or draw from it if all its rows are there")
     run.add_argument("-h", "--help", action="store_true", help="this text, or the parameters of ACT")
     figures = command("figures", "figures, tables, captions and numbers for a write-up")
     figures.add_argument("acts", nargs="*", metavar="ACT", help="default: every Act that has a notebook")

@@ -180,6 +180,21 @@ def test_an_interrupt_promises_nothing_that_is_not_there(capsys, here, monkeypat
     assert call(capsys, "run", "act1") == (1, "", "specdecode-nb: Interrupted.\n")
 
 
+def test_an_interrupt_leaves_no_kernel(tmp_path, monkeypatch):
+    import papermill
+
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    def interrupted(*_, kernel_manager_class, **options):
+        kernel_manager_class().provisioner = types.SimpleNamespace(process=process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        notebooks.execute("overview", {}, tmp_path, tmp_path, "invented")
+    assert process.poll() is not None
+
+
 def test_rows_that_a_page_cannot_draw_are_refused_before_anything_is_written(capsys, here):
     good = load_rows(synthetic.write(here[0] / "good.json", widths=(1, 4), repeats=1))
     mine = here[0] / "mine.json"
