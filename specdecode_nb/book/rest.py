@@ -141,6 +141,8 @@ def over_prompts(rows: Sequence[dict], statistic: Callable[[list[dict]], float],
             samples.append(statistic([r for i in chosen for r in prompts[i]]))
         except (ValueError, ZeroDivisionError, IndexError, TypeError):  # a resample without loop-free prompts, say
             continue
+    if len(samples) < RESAMPLES // 2:
+        return value, None, None, said, "undefined in most resamples"
     return value, *st.interval(np.array(samples)), said
 
 
