@@ -754,7 +754,7 @@ spans = {"drafting, 4-bit, short prompt": (short[0] / plain4, short[1] / plain4,
          "both, at 26k": (long[0] / incumbent[1], long[1] / incumbent[0], "the drafter (native head to block diffusion)"), "both / (first x second)": (long[0] / short[1], long[1] / short[0], "this is no interaction: all cancels but the prompt, short to 26k")}
 page.show(pd.DataFrame([{"factor": name, "low": low_, "high": high_, "what else differs": text} for name, (low_, high_, text) in spans.items()]), "post-factors",
           "The post's own figures by the same reckoning, from the ends of its ranges", {"low": ".2f", "high": ".2f"})
-page.say("The corner that is missing in the post is the drafted 8-bit cell with the *same* drafter, with plain decoding beside it ([Which comparisons exist](#Which-comparisons-exist)). Without it the quotient that should show the interaction shows the "
+page.say("The corner that is missing in the post is the drafted 8-bit cell with the *same* drafter, with plain decoding beside it (*Which comparisons exist*, above). Without it the quotient that should show the interaction shows the "
          "prompt length: [[prompt_low]] to [[prompt_high]].")
 page.check("combined over the product of the post's two steps is its drafted speed at 26k over that on a short prompt",
            all(np.isclose((d / i) / ((plain4 / i) * (s / plain4)), d / s) for d in long for i in incumbent for s in short))
@@ -762,7 +762,7 @@ page.check("combined over the product of the post's two steps is its drafted spe
 # %% [markdown]
 # ### Prompt length and output length, apart
 #
-# The post reads 2.37, 2.12, 1.77 as a decay with context; the source has them by generated tokens ([above](#The-decay-that-was-by-output-length)). Here one length is varied while the other stays: prompts
+# The post reads three published multipliers as a decay with context; their source has them by generated tokens (*The decay that was by output length*, above). Here one length is varied while the other stays: prompts
 # made of the target's own grammar with few new tokens, and the ordinary prompts with more and more new tokens. Decoding alone is compared by prompt length, since prefill is most of the time there. By output
 # length the comparison is end to end, as published; a short output then carries its prefill, which no drafter shortens, so some rise of the factor with the output comes from that alone.
 
@@ -856,7 +856,7 @@ if file:
 #
 # **Of the measured part.** One small target, one drafter trained once on that target's own text, few prompts. A row costs arithmetic on these cores, where the post's target waits for its weights, so
 # ratios of forwards do not carry over. The best block is chosen on the rows it is judged on. Long prompts are made of the target's grammar and are far longer than the drafter's windows of training. The
-# quantised products of this CPU unpack their weights, so what a precision is worth in speed says little about a GPU; what it does to the text does carry over.
+# quantised products of this CPU unpack their weights, so what a precision is worth in speed says little about a GPU; what it does to the text hangs on the model, and this one is small.
 
 # %% [markdown]
 # ## Provenance
