@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import rest, staging, sweep, undo
+from . import block, rest, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -161,4 +161,14 @@ NEEDS = {
          "wide_draft": (("condition", "draft_width"), lambda c: [("redraw", 4), *(("decoder", w) for w in dict.fromkeys([4, *c["drafts"]]))]),
          "cost": (("forward", "width"), lambda c: [*(("verify", w) for w in range(1, 18)), *(("draft", w) for w in range(1, 17))])},
         COMMON | {"drafts": list[int]}, fields={"decode": ("overhead_seconds",), **{a: ("draft_width",) for a in staging.STAGED}}, rules="act4u6"),
+    "dflash": Needs(
+        {"decode": (("arm",), lambda c: arms(*PLAIN, "mtp3", "uno_k4", *(f"dflash_b{b}" for b in c["blocks"]), *block.RULES.values(), "ngram2_k4")),
+         "cycle_cost": (("width",), lambda c: [(0,), *((b,) for b in c["blocks"])]),
+         "cost": (("forward", "width"), lambda c: [("verify", 1), *((f, b) for f in ("verify", "draft") for b in c["blocks"])])},
+        COMMON | {"repeats": int, "blocks": list[int], "arms": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "dflash"),
+    "dflash_rest": Needs(
+        {"decode": (("section", "arm"), lambda c: [a for s in ("precision", "context", "length", "modified", "machine")
+                                                   for a in arms("ar", f"dflash_b{c['block']}", section=s)]),
+         "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
+        COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
 }

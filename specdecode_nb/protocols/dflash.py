@@ -22,7 +22,7 @@ from ..targets import Target, load_target, mx
 from ..transaction import Transaction, restore, snapshot
 from .act4s_rest import cost_rows as cycle_rows
 from .act4s_rest import costs_of
-from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
 
 ACT, SECTION = "dflash", "sweep"
 HEAD, OTHERS = 4, 4  # width of the chained head (depth 3) and of the adapter and lookup
@@ -135,14 +135,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                "drafters": digests, "criteria": criteria.load(ACT).rules}
     total = len(widths) * len(warm) + len(prompts) * len(config["arms"]) * params["repeats"] + len(timed) * COST_REPEATS * len(forwards_of(blocks))
     with journal_of(ACT, journal, target, drafters["dflash"], config, resume) as rows:
-        def keep(new: Iterator[dict]) -> None:
-            for row in new:
-                rows.append(row)
-                if progress:
-                    progress(len(rows), total, f"{row['prompt_id']} {row.get('arm', 'costs')}")
-
-        if progress:
-            progress(len(rows), total, "warming up")
+        keep = keeper(rows, total, progress)
         keep(cycle_rows(target, drafters["dflash"], warm, tokens, {(r["width"], r["prompt_id"]) for r in rows if r["kind"] == "cycle_cost"}, widths))
         costs = costs_of([r for r in rows if r["kind"] == "cycle_cost"])
         done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}
