@@ -264,7 +264,8 @@ def test_what_is_short_of_a_speed_by_hand():
     found = [r | {"prefill_seconds": 0.4} if r["arm"] == "dflash_b8" else r for r in block.sweep_rows(file_of(rows()))]
     # block 5 commits 4 of at most 5 tokens in 1.2 plain steps; end to end it is at 3.75
     five = block.goal(found, "dflash_b5", 4.0)
-    assert [five[k] for k in ("end to end", "tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")] == pytest.approx([3.75, 4, 1.2, 4 / 1.2, 4.8, 1.0, 5 / 1.2])
+    shown = ("end to end", "tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")
+    assert [five[k] for k in shown] == pytest.approx([3.75, 4, 1.2, 4 / 1.2, 4.8, 1.0, 5 / 1.2])
     asked = [("dflash_b5", 3.7, "nothing"), ("dflash_b5", 4.0, "acceptance"), ("dflash_b5", 4.5, "price"), ("dflash_b8", 3.0, "prefill")]
     assert block.goals([("all", found, arm, wanted) for arm, wanted, _ in asked])["short"].tolist() == [short for *_, short in asked]
 
@@ -272,7 +273,9 @@ def test_what_is_short_of_a_speed_by_hand():
 def test_widths_of_the_rules_by_hand():
     found = [r | {"width_per_cycle": [0, 5, 8, 16]} if r["arm"] in block.RULES.values() else r for r in block.sweep_rows(file_of(rows()))]
     found = [r | {"width_per_cycle": [2] * 4} if r["arm"] == "adapt_mlx_vlm" else r for r in found]
-    table = block.chosen(found).drop(columns="arm").values.tolist()
+    table = block.chosen(found)
+    assert table["speed"].tolist() == pytest.approx([block.ratio(found, arm, "dflash_b5")[0] for arm in block.RULES.values()])
+    table = table.drop(columns=["arm", "speed", "low", "high"]).values.tolist()
     assert table == [[16, 7.25, 0.25, 0.25, 0.25, 0.25], [16, 2.0, 0.0, 1.0, 0.0, 0.0], [16, 7.25, 0.25, 0.25, 0.25, 0.25]]
 
 

@@ -252,7 +252,8 @@ def test_tables_are_drawn_from_measured_rows(run):
     assert both["factor"].tolist() == regimes.contexts(file)["factor"].tolist() + regimes.lengths(file)["factor"].tolist()
     assert both["prefill"].notna().tolist() == [True, True, False, False] == both["loop fraction"].isna().tolist()
     effects = regimes.text_effects(file)
-    assert effects["plain"].tolist() == regimes.precision(file)["plain"].tolist() and effects["held-out text"].tolist() == regimes.texts(file)["held-out text"].tolist()
+    assert effects["plain"].tolist() == regimes.precision(file)["plain"].tolist()
+    assert effects["held-out text"].tolist() == regimes.texts(file)["held-out text"].tolist()
 
 
 # --- metrics from rows written by hand ---

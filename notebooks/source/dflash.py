@@ -702,11 +702,8 @@ if page.rows:
 
 # %%
 if page.rows:
-    against = [(arm, judged["dflash"][f"rule-{name.replace('_', '-')}"]) for name, arm in blockwise.RULES.items()]
-    page.figure(draw.forest([{"label": arm, "value": o.value, "low": o.low, "high": o.high, "n": o.n} for arm, o in against], "speed (× best fixed block)", reference=1.0, fmt=".3f"), "rules",
-                "Each rule against the best fixed block of the same run ([[sweep_best]]), ratio of medians with its 95 % interval over prompts",
-                "Three marks with intervals beside a dashed line at one, which is the speed of the best fixed block.", sources=[page.rows])
-    page.show(blockwise.chosen(decoded), "rules", "The widths that the rules chose: shares of their cycles", {"mean width": ".2f", **{c: ".2f" for c in ("no draft", "2 to 5", "6 to 8", "9 or more")}}, sources=[page.rows])
+    page.show(blockwise.chosen(decoded), "rules", "Each rule against the best fixed block of the same run ([[sweep_best]]), ratio of medians with its 95 % interval over prompts, and the widths it chose: shares of its cycles",
+              {c: ".3f" for c in ("speed", "low", "high")} | {c: ".2f" for c in ("mean width", "no draft", "2 to 5", "6 to 8", "9 or more")}, sources=[page.rows])
     told(page.rows, "rule-value", "rule-mlx-vlm", "rule-dflash-mlx")
 
 # %% [markdown]
@@ -769,14 +766,12 @@ page.check("combined over the product of the post's two steps is its drafted spe
 # %%
 if more:
     grown, far = regimes.lengths(more), regimes.contexts(more)
-    figure, ((top_left, top_right), (low_left, low_right)) = draw.panels(2, height=5.2, rows=2)
+    figure, (left, right) = draw.panels(2, height=3.0)
     filled = lambda t, x: (t[x], t["factor"]) + ((t["low"], t["high"]) if t[["low", "high"]].notna().all(axis=None) else ())  # noqa: E731
-    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])}, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=top_left)
-    draw.lines({"end to end": filled(grown, "new tokens")}, "new tokens", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=top_right)
-    draw.lines({"measured": (far["prompt"], far["acceptance"])}, "prompt (tokens)", "accepted / drafted", log_x=True, ylim=(0, 1), ax=low_left)
-    draw.lines({"measured": (grown["new tokens"], grown["acceptance"])}, "new tokens", "accepted / drafted", log_x=True, ylim=(0, 1), ax=low_right)
-    page.figure(figure, "lengths", "Left, by prompt length at a fixed output; right, by output length on the ordinary prompts. Above the speed over plain decoding, below accepted/drafted; bands are 95 % intervals over texts",
-                "Four panels: speed and acceptance by prompt length on the left, by output length on the right, with a dashed line at one in the upper two.", sources=[more])
+    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])}, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=left)
+    draw.lines({"end to end": filled(grown, "new tokens")}, "new tokens", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=right)
+    page.figure(figure, "lengths", "Speed over plain decoding: left by prompt length at a fixed output, right by output length on the ordinary prompts; bands are 95 % intervals over texts",
+                "Two panels beside a dashed line at one: speed by prompt length, of decoding alone and end to end, and speed by output length.", sources=[more])
 
 # %%
 if more:
@@ -812,14 +807,19 @@ if more:
 # ### Every hypothesis, both verdicts
 
 # %%
+def closing(which: str, file, id: str, caption: str) -> None:
+    """The closing table of one row file: folded on the page, whole in its files."""
+    whole = criteria.table(judged[which].values())
+    page.show(whole[["hypothesis", "published number", "measured here", "verdict here"]], id, f"{caption}: hypotheses by rules fixed before the rows, published and measured number with its 95 % interval over "
+              "prompts, and our verdict. In the files also the rules, the published verdicts, and what differs for each", sources=[page.published, criteria.load(which), file], full=whole)
+
+
 if page.rows:
-    page.show(criteria.table(judged["dflash"].values()), "closing", "The sweep: hypotheses by rules fixed before the rows, published number and verdict, measured number with its 95 % interval over prompts, and what differs",
-              sources=[page.published, criteria.load("dflash"), page.rows])
+    closing("dflash", page.rows, "closing", "The sweep")
 
 # %%
 if more:
-    page.show(criteria.table(judged["dflash_rest"].values()), "rest-closing", "The rest: hypotheses by rules fixed before the rows, published number and verdict, measured number with its 95 % interval over prompts, and what differs",
-              sources=[page.published, criteria.load("dflash_rest"), more])
+    closing("dflash_rest", more, "rest-closing", "The rest")
 
 # %%
 every = [o for found in judged.values() for o in found.values()]

@@ -157,25 +157,29 @@ def goal(rows: Sequence[dict], arm: str, wanted: float) -> dict:
     steps = tokens * milliseconds(group) / plain_step(rows)
     most = 1 + drafted / cycles
     short = "nothing" if whole >= wanted else "prefill" if tokens / steps >= wanted else "price" if most / steps < wanted else "acceptance"
-    return {"arm": arm, "wanted": wanted, "end to end": whole, "tokens per cycle": tokens, "cycle": steps, "speed": tokens / steps, "tokens needed": wanted * steps,
-            "cycle affordable": tokens / wanted, "speed, all accepted": most / steps, "short": short}
+    return {"arm": arm, "wanted": wanted, "end to end": whole, "tokens per cycle": tokens, "cycle": steps, "speed": tokens / steps,
+            "tokens needed": wanted * steps, "cycle affordable": tokens / wanted, "speed, all accepted": most / steps, "short": short}
 
 
 def goals(asked: Sequence[tuple[str, Sequence[dict], str, float]]) -> pd.DataFrame:
     """One line for each (name of the rows, rows, arm, wanted speed)."""
     steps = "plain steps"
     return frame([{"prompts": name, **goal(rows, arm, wanted)} for name, rows, arm, wanted in asked],
-                 **{"cycle": steps, "cycle affordable": steps, "speed": "x plain", "speed, all accepted": "x plain", "wanted": "x plain", "end to end": "x plain"})
+                 **{"cycle": steps, "cycle affordable": steps, "speed": "x plain", "speed, all accepted": "x plain", "wanted": "x plain",
+                    "end to end": "x plain"})
 
 
 def chosen(rows: Sequence[dict]) -> pd.DataFrame:
-    """By rule: the mean width of its cycles, and the share of cycles that drafted nothing, up to 5 rows, 6 to 8, and more."""
+    """By rule: speed over the best fixed block with its interval, the mean width of its cycles, and the share of them by width, "no draft" included."""
     entries = []
     for arm in RULES.values():
         widths = st.pooled(arm_rows(rows, arm), "width_per_cycle")
         share = lambda low, high: sum(low <= w <= high for w in widths) / len(widths)  # noqa: E731
-        entries.append({"arm": arm, "cycles": len(widths), "mean width": st.mean(widths), "no draft": share(0, 1), "2 to 5": share(2, 5), "6 to 8": share(6, 8), "9 or more": share(9, max(widths) + 9)})
-    return frame(entries, **{"mean width": "rows"}, **dict.fromkeys(("no draft", "2 to 5", "6 to 8", "9 or more"), "of cycles"))
+        against = dict(zip(("speed", "low", "high"), ratio(rows, arm, best(rows))))
+        entries.append({"arm": arm, **against, "cycles": len(widths), "mean width": st.mean(widths),
+                        "no draft": share(0, 1), "2 to 5": share(2, 5), "6 to 8": share(6, 8), "9 or more": share(9, max(widths) + 9)})
+    return frame(entries, **{"speed": "x best fixed", "low": "95 %", "high": "95 %", "mean width": "rows"},
+                 **dict.fromkeys(("no draft", "2 to 5", "6 to 8", "9 or more"), "of cycles"))
 
 
 # --- criteria ---

@@ -132,7 +132,8 @@ def varied(file: RowFile) -> pd.DataFrame:
                                                                      "prefill": long["prefill, drafted"] / long["prefill, plain"]})
     usual = round(st.mean([r["prompt_tokens"] for r in section(file, "length")]))
     grown = grown.assign(**{"prompt tokens": usual, "varied": "output"})
-    columns = ["varied", "prompt tokens", "new tokens", "prompts", "plain", "drafted", "factor", "low", "high", "factor end to end", "acceptance", "prefill", "loop fraction"]
+    columns = ["varied", "prompt tokens", "new tokens", "prompts", "plain", "drafted", "factor", "low", "high", "factor end to end", "acceptance",
+               "prefill", "loop fraction"]
     return frame(pd.concat([long, grown])[[*columns]].to_dict("records"), **UNITS | {"prefill": "drafted / plain"})
 
 
