@@ -31,7 +31,7 @@ prompts = 27                         # prompts of the suite, 1 to 27
 dtype = "float32"                    # number format of the target: float32 or bfloat16
 part = "sweep"                       # what measure=True measures: the sweep over blocks and rules, or the rest
 block = 8                            # rest: block width in rows
-rest_prompts = 6                     # rest: prompts of every section but the contexts
+rest_prompts = 4                     # rest: prompts of every section but the contexts
 contexts = [512, 2048, 8192, 26000]  # rest: tokens of the prompt
 lengths = [64, 256, 1024]            # rest: new tokens a prompt
 measure = False                      # True: measure again; False: draw from recorded rows

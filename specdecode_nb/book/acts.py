@@ -225,7 +225,7 @@ BLOCKS = (
     Param("part", str, "sweep", "what to measure: the sweep over blocks and rules, or the rest (precisions, contexts, lengths, modified targets, loads)",
           choices=("sweep", "rest")),
     Param("block", int, 8, "block width of the rest, part=rest", "rows", 2, 64),
-    Param("rest_prompts", int, 6, "prompts of every section but the contexts, part=rest", "", 1, 27),
+    Param("rest_prompts", int, 4, "prompts of every section but the contexts, part=rest", "", 1, 27),
     Param("contexts", list, [512, 2048, 8192, 26000], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
     Param("lengths", list, [64, 256, 1024], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),

@@ -93,7 +93,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     controls, plain = control_arms(target, drafter, params["drafter"]), plain_arms(target)
     short = {"ar": plain["ar"], f"uno_k{K}": controls[f"uno_k{K}"]}
     wide = plain | {f"uno_k{k}": drafting_arm(target, drafter, k) for k in WIDTHS}
-    total = (len(COST_WIDTHS) * len(warm) + repeats * (len(controls) * len(few) + len(policy_arms(target, drafter, {0: 1.0})) * len(more)
+    total = (len(COST_WIDTHS) * len(warm) + repeats * (len(controls) * len(few) + len(policy_arms(target, drafter, dict.fromkeys(COST_WIDTHS, 1.0))) * len(more)
              + len(lengths) * len(short) * len(few) + len(contexts) * len(wide)))
     with journal_of(ACT, journal, target, drafter, config, resume) as rows:
         keep = keeper(rows, total, progress)
