@@ -112,7 +112,7 @@ def load_adapter(path: Path, model):
     if unknown:
         raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")
     rank = next((v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a") and v.ndim == 2), 0)
-    large = next((k for k, v in sorted(found.items()) if mx.abs(v.astype(mx.float32)).max().item() > LARGEST), None)
+    large = next((k for k, v in sorted(found.items()) if v.size and mx.abs(v.astype(mx.float32)).max().item() > LARGEST), None)
     if large:
         raise BadInput(f"The tensor {large!r} in {path.name!r} holds numbers beyond {LARGEST:g}; the adapter is damaged, export it again.")
     metadata = _metadata(path)

@@ -40,7 +40,7 @@ def measured(short_prompts, tmp_path_factory):
     with pytest.raises(BadInput, match="another configuration"):
         act4u2.measure(PARAMS | {"tokens": 11}, journal, resume=True)
     file = load_rows(act4u2.measure(PARAMS, journal, resume=True))
-    assert [json.loads(line) for line in before] == file.rows[:35]
+    assert [row for row in map(json.loads, before) if "kind" in row] == file.rows[:35]  # the others are readings of the machine
     return file
 
 
@@ -132,11 +132,13 @@ def test_every_rule_is_judged_and_published_numbers_are_the_published_ones(measu
     ("tape-commit", dict(scheme="tape", width=5), lambda r: {"commit_ms": [1e6, 1e6]}),
     ("tape-speed-k4", dict(arm="tape_k4"), lambda r: {"wall_seconds": 1e3}),
 ])
-def test_every_criterion_can_fail(measured, id, where, change):
+def test_every_criterion_can_fail(measured, id, where, change, monkeypatch):
+    monkeypatch.setattr(criteria, "FEWEST", 2)  # the tiny measurement has two prompts
     assert words(replaced(measured, change, **where))[id] == FAILS
 
 
-def test_a_band_and_a_width_that_was_not_run(measured):
+def test_a_band_and_a_width_that_was_not_run(measured, monkeypatch):
+    monkeypatch.setattr(criteria, "FEWEST", 2)
     rules = criteria.load("act4u2")
     inside = replaced(measured, lambda r: {"tokens": 125, "forwards": 100}, arm="per_token_states_k4")
     assert undo.outcome(rules["U2-3-band-k4"], inside).word == HOLDS and undo.outcome(rules["U2-3-band-k4"], inside).value == 1.25

@@ -275,22 +275,22 @@ def of(rows):
 
 
 def test_factors_and_their_interaction():
-    """Wall seconds plain/drafted: 8/4 at full precision, 4/1 at four bits, on two equal prompts."""
-    file = of([r for p in ("a-1", "b-1") for name, slow, fast, a in (("float32", 7, 3, (4, 0)), ("4bit", 3, 0, (1, 0))) for r in
+    """Wall seconds plain/drafted: 8/4 at full precision, 4/1 at four bits, on three equal prompts."""
+    file = of([r for p in ("a-1", "b-1", "c-1") for name, slow, fast, a in (("float32", 7, 3, (4, 0)), ("4bit", 3, 0, (1, 0))) for r in
                pair("precision", slow, fast, accepted=a, prompt=p, precision=name)])
     found = regimes.of_precision(file)
-    assert found["drafting_full"] == (2.0, 2.0, 2.0, 2) and found["drafting_4bit"][0] == 4.0 and found["quantising_4bit"][0] == 2.0
+    assert found["drafting_full"] == (2.0, 2.0, 2.0, 3) and found["drafting_4bit"][0] == 4.0 and found["quantising_4bit"][0] == 2.0
     assert found["combined_4bit"][0] == 8.0 and found["interaction_4bit"][:3] == (2.0, 2.0, 2.0) and found["interaction_4bit_has_one"][0] == 0
-    assert found["acceptance_4bit_less_full"][0] == pytest.approx(1 / 8 - 4 / 8) and found["drafted_unlike_plain"] == (0, None, None, 4)
+    assert found["acceptance_4bit_less_full"][0] == pytest.approx(1 / 8 - 4 / 8) and found["drafted_unlike_plain"] == (0, None, None, 6)
     table = regimes.precision(file).set_index("precision")
     assert table.loc["4bit", ["drafting factor", "precision factor", "combined"]].tolist() == [4.0, 2.0, 8.0]
 
 
 def test_context_metrics_are_of_decoding_and_pair_a_text_with_itself():
-    file = of([r for which, slower in ((0, 1.0), (1, 2.0)) for n, slow, fast in ((10, 4, 1), (40, 4, 2)) for r in
+    file = of([r for which, slower in ((0, 1.0), (1, 2.0), (2, 4.0)) for n, slow, fast in ((10, 4, 1), (40, 4, 2)) for r in
                pair("context", slow * slower, fast * slower, accepted=(n // 10, 0), prompt=f"c-{n}-{which}", prompt_tokens=n, which=which)])
     found = regimes.of_contexts(file)
-    assert found["context_ratio"] == (0.5, 0.5, 0.5, 2) and found["context_longest"][0] == 2.0 and found["prefill_longest"][0] == 1.0
+    assert found["context_ratio"] == (0.5, 0.5, 0.5, 3) and found["context_longest"][0] == 2.0 and found["prefill_longest"][0] == 1.0
     assert found["context_acceptance"][0] == pytest.approx(4 / 8 - 1 / 8)
 
 

@@ -13,6 +13,7 @@ from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.errors import BadInput
 from toy import adapter, config, hybrid, stock
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of the file's bytes, where an example is printed
 few = settings(max_examples=25, derandomize=True, database=None, deadline=None,
                suppress_health_check=[HealthCheck.function_scoped_fixture])
 many = settings(few, max_examples=60)

@@ -173,9 +173,8 @@ def of_precision(file: RowFile) -> dict[str, Found]:
         found[f"combined_{name}"] = over_prompts(rows, lambda rs, name=name: speed(drafted(at(rs, name))) / speed(plain(at(rs, full))))
         # the quantisation factor cancels: what is left is drafting there over drafting at full precision
         found[f"interaction_{name}"] = over_prompts(rows, lambda rs, name=name: factor(at(rs, name)) / factor(at(rs, full)))
-        _, low, high, n = found[f"interaction_{name}"]
-        if low is not None:
-            found[f"interaction_{name}_has_one"] = int(low <= 1 <= high), None, None, n
+        _, low, high, n, *few = found[f"interaction_{name}"]
+        found[f"interaction_{name}_has_one"] = int(low is not None and low <= 1 <= high), None, None, n, *few
         found[f"acceptance_{name}_less_full"] = over_prompts(rows, lambda rs, name=name: accepted(at(rs, name)) - accepted(at(rs, full)))
     own = drafted(rows)
     found["drafted_unlike_plain"] = st.audit(own)["divergences"], None, None, len(own)

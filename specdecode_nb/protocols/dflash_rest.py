@@ -27,6 +27,7 @@ from .common import (CONTEXT_SEED, WARMUP_PROMPTS, Arm, check_room, context_prom
                      teacher_forced)
 
 ACT, TOKENS, GROUP = "dflash_rest", 64, 64
+MACHINE_PROMPTS, MACHINE_TOKENS = 3, 16  # of each condition; a low priority is up to 60 times slower
 PRECISIONS = {"8bit": 8, "4bit": 4}
 TUNING_STEPS = (0, 4, 12, 36)
 CONTEXT_PROMPTS, HELD_OUT_TOKENS, HELD_OUT_SEED = 3, 128, "dflash_rest/held-out"
@@ -156,7 +157,9 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                          "text_sha256": sha256(modified.published_text().encode())},
               "conditions": list(machine.CONDITIONS), "nice": machine.NICE, "criteria": criteria.load(ACT).rules}
     arms, warm = len(plain.arms), prompts[:WARMUP_PROMPTS]
-    total = ((1 + len(PRECISIONS)) * (arms + 1) + arms * (len(lengths) + len(TUNING_STEPS) + len(machine.CONDITIONS))) * len(prompts) + arms * len(long)
+    loaded = prompts[:MACHINE_PROMPTS]
+    total = (((1 + len(PRECISIONS)) * (arms + 1) + arms * (len(lengths) + len(TUNING_STEPS))) * len(prompts) + arms * len(long)
+             + arms * len(machine.CONDITIONS) * len(loaded))
     with journal_of(ACT, journal, target, drafter, config, resume) as rows:
         def keep(new: Generator[dict]) -> None:
             with closing(new):  # an interrupt here must end what the generator has started
@@ -176,5 +179,6 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
             keep(interleaved("length", prompts, [plain], n, rows, warm))
         if sum(r.get("section") == "modified" for r in rows) < arms * len(TUNING_STEPS) * len(prompts):
             keep(interleaved("modified", prompts, retrained(target, name, block), tokens, rows, warm))
-        keep(under_conditions({"target": params["target"], "dtype": params["dtype"], "drafter": name, "block": block}, prompts, tokens, arms, rows))
+        keep(under_conditions({"target": params["target"], "dtype": params["dtype"], "drafter": name, "block": block}, loaded,
+                              min(tokens, MACHINE_TOKENS), arms, rows))
     return journal.with_suffix(".json")
