@@ -7,7 +7,7 @@ metric means is a function of the Act. Measured rows carry the digest of the rul
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,6 +121,14 @@ class Criteria:
     @property
     def rules(self) -> str:
         return sha256(json.dumps([[c.id, c.rule.model_dump()] for c in self.criteria], sort_keys=True).encode())
+
+    def judged(self, rows: RowFile, metrics: Callable[[RowFile], Mapping[str, tuple]]) -> list[Outcome]:
+        """Every criterion judged by what ``metrics`` finds in ``rows``: by name, the arguments of :func:`judge`; one that the rows do
+        not give is not decidable. Raises BadInput as :meth:`bind` does.
+        """
+        self.bind(rows)
+        found = metrics(rows)
+        return [judge(c, *found.get(c.rule.metric, (None,))) for c in self]
 
     def bind(self, rows: RowFile) -> None:
         """Raises BadInput if ``rows`` were measured under other rules, or under none."""

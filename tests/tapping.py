@@ -1,16 +1,36 @@
 """Toy drafters that read the target's layers, with random weights, and the residual stream by hand."""
 from dataclasses import replace
+from functools import cache
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_map_with_path
 from mlx_lm.models.base import create_attention_mask
 from specdecode_nb.dflash import DFlashConfig, DFlashDrafter, DFlashModel
 from specdecode_nb.mtp import MTPDrafter, MTPModel
+from specdecode_nb.train import tapped
+from specdecode_nb.train.uno import own_windows
 from toy import PROMPT, VOCAB, ScriptedDrafter, hybrid, plain
 
 CONFIG = DFlashConfig(hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
                       vocab_size=VOCAB, rms_norm_eps=1e-6, rope_theta=1e4, block_size=16, num_target_layers=4, target_layer_ids=(0, 2, 3),
                       mask_token_id=1)
+
+
+PREFIX, LENGTH = 6, 40  # of the windows that the toy trains on
+
+
+@cache
+def toy_windows():
+    """Eight windows of the toy's own continuations, [8, LENGTH]."""
+    tokens = np.random.default_rng(6).integers(2, VOCAB, 900)
+    tokens[::30] = 0
+    return own_windows(hybrid(), tokens, 8, prefix=PREFIX, length=LENGTH, seed=3, batch=4)
+
+
+def toy_rows(folder, taps):
+    """The tapped rows of :func:`toy_windows`."""
+    return tapped.tapped_rows(hybrid(), toy_windows(), taps, folder / "taps.npy", batch=3, say=lambda *_, **__: None)
 
 
 def drawn(model, seed=3, dtype=mx.float32):

@@ -10,25 +10,21 @@ from specdecode_nb.decoder import Session
 from specdecode_nb.dflash import DFlashDrafter
 from specdecode_nb.taps import TappedModel
 from specdecode_nb.train import dflash, tapped
-from specdecode_nb.train.uno import own_windows
-from tapping import weights
+from tapping import LENGTH, PREFIX, toy_rows, toy_windows, weights
 from toy import VOCAB, hybrid
 
-PREFIX, LENGTH = 6, 40
 RECIPE = dflash.Recipe(layers=1, heads=4, kv_heads=2, mlp=64, blocks=(4, 3), lr=1e-2, warmup=2, steps=40, windows_a_step=3, rows=72, probe_every=10,
                        probe_block=4, probe_tokens=12, patience=2, seed=5)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def windows():
-    tokens = np.random.default_rng(6).integers(2, VOCAB, 900)
-    tokens[::30] = 0
-    return own_windows(hybrid(), tokens, 8, prefix=PREFIX, length=LENGTH, seed=3, batch=4)
+    return toy_windows()
 
 
 @pytest.fixture(scope="module")
-def rows(windows, tmp_path_factory):
-    return tapped.tapped_rows(hybrid(), windows, RECIPE.taps, tmp_path_factory.mktemp("taps") / "taps.npy", batch=3, say=quiet)
+def rows(tmp_path_factory):
+    return toy_rows(tmp_path_factory.mktemp("taps"), RECIPE.taps)
 
 
 def quiet(*_, **__):

@@ -11,12 +11,10 @@ from specdecode_nb.drafters import load_drafter
 from specdecode_nb.errors import BadInput
 from specdecode_nb.mtp import MTPDrafter, MTPModel, write_mtp
 from specdecode_nb.taps import embed_and_head
-from specdecode_nb.train import mtp, tapped
-from specdecode_nb.train.uno import own_windows
-from tapping import drawn, residuals
+from specdecode_nb.train import mtp
+from tapping import LENGTH, PREFIX, drawn, residuals, toy_rows, toy_windows
 from toy import PROMPT, VOCAB, hybrid, plain
 
-PREFIX, LENGTH = 6, 40
 RECIPE = mtp.Recipe(mlp=48, depth=3, lr=1e-2, warmup=2, steps=40, windows_a_step=3, probe_every=10, probe_tokens=12, patience=2, seed=5)
 
 
@@ -67,16 +65,14 @@ def test_chains_longer_than_trained_are_refused():
 # training
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def windows():
-    tokens = np.random.default_rng(6).integers(2, VOCAB, 900)
-    tokens[::30] = 0
-    return own_windows(hybrid(), tokens, 8, prefix=PREFIX, length=LENGTH, seed=3, batch=4)
+    return toy_windows()
 
 
 @pytest.fixture(scope="module")
-def rows(windows, tmp_path_factory):
-    return tapped.tapped_rows(hybrid(), windows, RECIPE.taps, tmp_path_factory.mktemp("taps") / "taps.npy", batch=3, say=lambda *_, **__: None)
+def rows(tmp_path_factory):
+    return toy_rows(tmp_path_factory.mktemp("taps"), RECIPE.taps)
 
 
 @pytest.mark.parametrize("depth", (1, 2, 4))

@@ -224,7 +224,4 @@ def numbers(file: RowFile) -> dict[str, Found]:
 
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
     """Every criterion judged on these rows. Raises BadInput if they were measured under other rules."""
-    rules = criteria.load("dflash")
-    rules.bind(file)
-    found = numbers(file)
-    return [criteria.judge(c, *found.get(c.rule.metric, (None,))) for c in rules]
+    return criteria.load("dflash").judged(file, numbers)

@@ -147,9 +147,7 @@ def text_effects(file: RowFile) -> pd.DataFrame:
 
 def outcomes(rules: criteria.Criteria, file: RowFile) -> list[criteria.Outcome]:
     """Every criterion judged on these rows. Raises BadInput if the rows were measured under other rules."""
-    rules.bind(file)
-    found = metrics(file)
-    return [criteria.judge(c, *found.get(c.rule.metric, (None,))) for c in rules]
+    return rules.judged(file, metrics)
 
 
 def metrics(file: RowFile) -> dict[str, Found]:
