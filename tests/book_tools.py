@@ -27,6 +27,9 @@ rows = ""                # row file
 SMALL = HEADER + '''# %% [markdown]
 # # A small page
 
+# %% tags=["parameters"]
+target = "tiny-hybrid"   # whose measured rows to show
+
 # %%
 import pandas as pd
 from specdecode_nb.book import draw, published, start

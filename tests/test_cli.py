@@ -39,7 +39,7 @@ def here(tmp_path, monkeypatch):
     (["run", "act4s", "--out", str(paths.data() / "x")], "committed data/"), (["run", "act4s", "--out", "/dev/null/x"], "choose another"), (["run", "act1", "--out", str(REPOSITORY)], "is the repository"),
     (["figures", "act1", "--to", str(REPOSITORY)], "is the repository"), (["site", "--to", f"{REPOSITORY}/tests/.."], "is the repository"), (["run", "act1", "--out", "/proc/x"], "/proc/x"),
     (["run", "act1", "--out", "n" * 300], "too long"), (["run", "act1", "--out", "~nosuchuser/x"], "home"), (["generate", "a\udcffb"], "UTF-8"),
-    (["run", "act4s", "-p", "target=/etc"], "config.json"), (["run", "act4s", "-p", "target=../.."], "config.json"), (["run", "overview", "-p", "x=1"], "has no parameters; leave 'x' out"), (["figures", "act4s", "--to", str(paths.figures())], "committed"),
+    (["run", "act4s", "-p", "target=/etc"], "config.json"), (["run", "act4s", "-p", "target=../.."], "config.json"), (["run", "overview", "-p", "x=1"], "has no parameter 'x'; its parameters are target"), (["figures", "act4s", "--to", str(paths.figures())], "committed"),
     (["figures", "act4q", "--to", "x"], "act4"), (["figures"], "--to"), (["frobnicate"], "invalid choice"), ([], "COMMAND"), (["generate", " "], "prompt is empty"),
     (["generate", "x", "-k", "four"], "invalid int value"), (["check", "--rebild"], "--rebild"), (["run", "act4s", "--ou", "x"], "--ou")])
 def test_bad_input_is_one_sentence_status_2_and_nothing_written(capsys, here, words, says):

@@ -141,12 +141,12 @@ def edit(path, old, new):
 
 
 @pytest.mark.parametrize("name, old, new, words", [
-    ("notebooks/source/overview.py", "0.5, \".2f\"", "0.6, \".2f\"", "stale at cell 2"), ("notebooks/source/overview.py", "# # A small page", "# # A page", "stale at cell 0"),
+    ("notebooks/source/overview.py", "0.5, \".2f\"", "0.6, \".2f\"", "stale at cell 3"), ("notebooks/source/overview.py", "# # A small page", "# # A page", "stale at cell 0"),
     ("notebooks/source/overview.py", "python3\n# ---", "other\n# ---", "jupytext header"), ("notebooks/overview.ipynb", "# A small page", "# A page", "stale at cell 0"),
     ("notebooks/overview.ipynb", "A number: 0.50", "A number: /home" "/someone/0.50", "holds '/home" "/s'"), ("notebooks/overview.ipynb", '"nbformat_minor": 5', '"nbformat_minor": 4', "overview"),
     ("notebooks/overview.ipynb", '"execution_count": 2', '"execution_count": 7', "did not run in its place"), ("notebooks/overview.ipynb", '"id": "overview-001"', '"id": "overview-000"', "overview"),
     ("figures/overview-curve.json", "Survival", "Survivals", "figure overview-curve"), ("figures/overview-curve.svg", "<svg", "<svg ", "overview-curve.svg is not the one"),
-    ("figures/tables/overview-small.csv", "1.5", "1.6", "cell 2: figures/tables/overview-small.csv"), ("figures/tables/overview-small.tex", "1.5", "1.6", "overview-small.tex"),
+    ("figures/tables/overview-small.csv", "1.5", "1.6", "cell 3: figures/tables/overview-small.csv"), ("figures/tables/overview-small.tex", "1.5", "1.6", "overview-small.tex"),
     ("figures/numbers.json", "0.50", "0.51", "number half"), ("figures/numbers.tex", "0.50", "0.51", "numbers.tex does not follow"),
     ("data/published/act4n.json", "paused before", "stopped before", "act4n.json has changed since"), ("data/published/act1.json", '"act": "act1"', '"act": NaN', "not finite")])
 def test_whatever_is_changed_by_hand_is_found(book, name, old, new, words):
@@ -190,9 +190,9 @@ def double_picture(nb):
 
 
 @pytest.mark.parametrize("change, words", [
-    (put("text/html", "1.5", "1.7"), "other outputs than its run gave at cell 2 (page.number("), (put("text/markdown", "A number: 0.50", "A number: 0.50, which is much"), "cell 2"),
-    (retell_picture, "cell 3 (page.figure("), (drop_picture, "cell 3 (page.figure("), (double_picture, "cell 3 (page.figure("),
-    (lambda nb: nb.cells[1].outputs.append(nbformat.v4.new_output("stream", name="stdout", text="42\n")), "cell 1 (import pandas"),
+    (put("text/html", "1.5", "1.7"), "other outputs than its run gave at cell 3 (page.number("), (put("text/markdown", "A number: 0.50", "A number: 0.50, which is much"), "cell 3"),
+    (retell_picture, "cell 4 (page.figure("), (drop_picture, "cell 4 (page.figure("), (double_picture, "cell 4 (page.figure("),
+    (lambda nb: nb.cells[2].outputs.append(nbformat.v4.new_output("stream", name="stdout", text="42\n")), "cell 2 (import pandas"),
     (lambda nb: nb.metadata.update(authors=["x"]), "other notebook metadata"), (lambda nb: nb.cells[0].metadata.update(collapsed=True), "does not write at cell 0"),
     (lambda nb: nb.cells[0].update(id="a-b"), "does not write at cell 0"), (lambda nb: nb.cells[2].metadata.specdecode.pop("outputs"), "other outputs than its run gave at cell 2"),
     (lambda nb: nb.cells[2].metadata.update(tags=["hide"]), "stale at cell 2")])
@@ -205,7 +205,7 @@ def test_an_executed_notebook_that_was_edited_is_found(book, change, words):
 def test_digests_of_outputs_take_little_room(built):
     text = (built[0] / "notebooks" / "overview.ipynb").read_text()
     lines = [line for line in text.splitlines() if re.match(r' *"outputs": "[0-9a-f]{16}",?$', line)]
-    assert len(lines) == 4 and sum(map(len, lines)) < 200
+    assert len(lines) == 5 and sum(map(len, lines)) < 200
 
 
 def test_every_act_has_to_be_there(book, monkeypatch):
@@ -319,7 +319,7 @@ def test_both_sides_edited_stops_and_leaves_both(book):
 def test_a_failing_build_leaves_the_last_good_notebook(book):
     before = derived(book)
     (book / "notebooks" / "source" / "overview.py").write_text(SMALL.replace("0.5 < 1", "0.5 > 1"))
-    with pytest.raises(RunFailed, match="cell 2 .*AssertionError: This does not hold: half is less than one.*out/failed/overview.ipynb"):
+    with pytest.raises(RunFailed, match="cell 3 .*AssertionError: This does not hold: half is less than one.*out/failed/overview.ipynb"):
         notebooks.build("overview")
     after = derived(book)
     assert all(after[name] == data for name, data in before.items() if name != "notebooks/source/overview.py")

@@ -55,5 +55,10 @@ def test_paying_slots_by_hand():
 
 
 def test_the_ledger_says_what_was_not_measured(monkeypatch):
-    monkeypatch.setattr(overview, "rows_of", lambda act: {})
+    monkeypatch.setattr(overview, "rows_of", lambda act, target: {})
     assert set(overview.ledger()["here"]) == {"not measured"}
+
+
+def test_the_overview_of_a_target_shows_the_rows_of_that_target():
+    assert overview.rows_of("act4s", "tiny-hybrid").keys() == {"tiny-hybrid"} and overview.rows_of("act4s", "another") == {}
+    assert overview.measured("act4s", "another") == "not measured" != overview.measured("act4s", "tiny-hybrid") == overview.measured("act4s")

@@ -16,6 +16,9 @@
 #
 # Overview of the monograph: the story in one screen, a table of the Acts, every claim with its outcome, what the sources leave open, and how to read, run and cite.
 
+# %% tags=["parameters"]
+target = "tiny-hybrid"   # whose measured rows to show
+
 # %%
 import re
 
@@ -90,7 +93,7 @@ number("df_factor", "dflash", merit["dflash"]["drafting speedup, quantization is
 page.say("**And with a drafter of a few layers?** A [blog post](dflash.ipynb) reports about [[df_factor]] times on a larger quantized model. One of its factors is clean; the rest of its headline cannot be taken apart.")
 
 # %%
-files = [(act, *found) for act in paths.ACTS for found in overview.files_of(act)]
+files = [(act, *found) for act in paths.ACTS for found in overview.files_of(act, target)]
 said = [overview.found(name, rows) for _, name, _, rows in files]
 if files:
     made = next((rows for _, name, _, rows in files if name == "act4s"), files[-1][-1])
@@ -134,7 +137,7 @@ page.check("every Act after IV-U is faster than plain decoding at K=4, and none 
 # ## The Acts
 
 # %%
-table = overview.acts()
+table = overview.acts(target)
 counts = [{"passed": sum(c.passed is True for c in f.criteria), "failed": sum(c.passed is False for c in f.criteria), "not judged": sum(c.passed is None for c in f.criteria),
            "negative results": len(f.negative_results)} for f in of.values()]
 origin = [f.label.removeprefix("published: ") for f in facts.values()]
@@ -169,7 +172,7 @@ else:
 # most of them concern a training run or a machine that is not here, and are not measured. A negative result is a hypothesis that was tried and did not hold: the column says what was seen instead.
 
 # %%
-claims = overview.ledger()
+claims = overview.ledger(target)
 page.check("the ledger has every criterion and every negative result of every Act", len(claims) == sum(len(f.criteria) + len(f.negative_results) for f in of.values()))
 
 

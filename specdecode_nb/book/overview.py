@@ -16,15 +16,15 @@ JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
 
 
-def rows_of(act: str) -> dict[str, RowFile]:
-    """The committed row files of an Act by target."""
+def rows_of(act: str, target: str = "*") -> dict[str, RowFile]:
+    """The committed row files of an Act by target, every one or that of ``target``."""
     found = sorted((paths.data() / "measured").glob(f"*/{act}.json"))
-    return {p.parent.name: load_rows(p, p.relative_to(paths.root()).as_posix()) for p in found}
+    return {p.parent.name: load_rows(p, p.relative_to(paths.root()).as_posix()) for p in found if target in ("*", p.parent.name)}
 
 
-def files_of(act: str) -> list[tuple[str, str, RowFile]]:
+def files_of(act: str, target: str = "*") -> list[tuple[str, str, RowFile]]:
     """Every row file that an Act's page draws: (name, target, rows)."""
-    return [(name, target, file) for name in (act, *BESIDE.get(act, ())) for target, file in rows_of(name).items()]
+    return [(name, where, file) for name in (act, *BESIDE.get(act, ())) for where, file in rows_of(name, target).items()]
 
 
 def found(name: str, file: RowFile) -> tuple[str, str]:
@@ -111,15 +111,15 @@ def recipes(file: RowFile) -> str:
     return f"of single changes of the recipe {best.removeprefix('+')} adds most, {text(best)} tokens accepted a cycle; together they add {text('all')}"
 
 
-def measured(act: str) -> str:
+def measured(act: str, target: str = "*") -> str:
     """What the committed rows of an Act say, one phrase a row file; "not measured" without rows."""
-    return "; ".join(f"{target}: {phrase(name, file)}" for name, target, file in files_of(act)) or "not measured"
+    return "; ".join(f"{where}: {phrase(name, file)}" for name, where, file in files_of(act, target)) or "not measured"
 
 
-def acts() -> pd.DataFrame:
+def acts(target: str = "*") -> pd.DataFrame:
     """One row an Act, in reading order."""
     facts = {act: published.load(act).facts for act in paths.ACTS}
-    return pd.DataFrame([{"act": act, "title": f.title, "question": f.question, "date": f.date, "verdict": f.verdict, "measured": measured(act)}
+    return pd.DataFrame([{"act": act, "title": f.title, "question": f.question, "date": f.date, "verdict": f.verdict, "measured": measured(act, target)}
                          for act, f in facts.items()])
 
 
@@ -128,26 +128,26 @@ def lines() -> list[str]:
     return [f"{r['act']:7} {r['question']} | published: {r['verdict']} | here: {r['measured']}" for r in acts().to_dict("records")]
 
 
-def own_verdicts() -> dict[tuple[str, str], list[str]]:
+def own_verdicts(target: str = "*") -> dict[tuple[str, str], list[str]]:
     """Our verdicts by (act, claim): of the sweep by the published rules, of other row files by the rules fixed for them."""
     found: dict[tuple[str, str], list[str]] = {}
-    for target, file in rows_of("act4s").items():
+    for where, file in rows_of("act4s", target).items():
         for claim, text in verdicts.claims(file.of("decode"), (file.provenance["drafter"].get("recipe") or {}).get("block")).items():
-            found.setdefault(claim, []).append(f"{target}: {text}")
+            found.setdefault(claim, []).append(f"{where}: {text}")
     for act in paths.ACTS:
-        for name, target, file in files_of(act):
+        for name, where, file in files_of(act, target):
             marks = ["reduced run"] * bool(file.config.get("reduced")) + ["degraded machine"] * bool(condition.marking(file.provenance))
             short = f" ({', '.join(marks)})" if marks else ""
             for o in JUDGES[name](file) if name in JUDGES else ():
                 for claim in o.criterion.claims:
-                    found.setdefault((act, claim), []).append(f'{target}{short}: {o.word}. "{o.criterion.statement}": {o.text}')
+                    found.setdefault((act, claim), []).append(f'{where}{short}: {o.word}. "{o.criterion.statement}": {o.text}')
     return found
 
 
-def ledger() -> pd.DataFrame:
+def ledger(target: str = "*") -> pd.DataFrame:
     """Every criterion and every negative result: act, kind, id, statement, outcome as published and as measured here."""
     outcome = {True: "passed", False: "FAILED", None: "not judged"}
-    here, entries = own_verdicts(), []
+    here, entries = own_verdicts(target), []
     for act in paths.ACTS:
         f = published.load(act).facts
         entries += [{"act": act, "kind": "criterion", "id": c.id, "statement": f"{c.statement} ({c.threshold})", "published": f"{outcome[c.passed]}: {c.observed}",
