@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
+from .acceptance import Greedy
 from .drafters import Draft
 from .errors import BadInput
+from .options import check
 from .policies import Cycle, Policy
 from .stops import Stops
 from .targets import Target, mx
-from .transaction import SCHEMES, Transaction, restore, snapshot
+from .transaction import Transaction, restore, snapshot
 
 PREFILL_ROWS = 512  # bounds the attention scores of a long prompt; shared by every arm
 
@@ -104,37 +106,6 @@ class Result:
         return {k: v for k, v in asdict(self.stats).items() if v or k not in asked} | {"finish_reason": self.finish_reason}
 
 
-def check(target: Target, prompt, k: int | Policy, max_tokens: int, temperature: float, seed: int, scheme: str, earlier: int = 0) -> list[int]:
-    """The prompt as ids, after every option has been checked. Raises BadInput."""
-    whole = lambda v: isinstance(v, int) and not isinstance(v, bool)  # noqa: E731
-    if isinstance(prompt, str):
-        ids = target.encode(prompt)
-    else:
-        ids = list(prompt) if isinstance(prompt, Sequence) and not isinstance(prompt, bytes) else None
-        if ids is None or not all(whole(i) for i in ids):
-            raise BadInput("The prompt must be text or a list of token ids; convert it.")
-    if ids and not 0 <= min(ids) <= max(ids) < target.vocab_size:
-        odd = next(i for i in ids if not 0 <= i < target.vocab_size)
-        raise BadInput(f"The prompt holds id {odd}, outside the vocabulary of {target.vocab_size}; encode it with this target's tokenizer.")
-    if not ids:
-        raise BadInput("The prompt is empty; give at least one token.")
-    widest = k.widest if isinstance(k, Policy) else k
-    if not whole(widest) or widest < 1:
-        raise BadInput(f"k is {k!r}; give a whole number of drafted positions, 1 or more, or a policy.")
-    if not whole(max_tokens) or max_tokens < 0:
-        raise BadInput(f"max_tokens is {max_tokens!r}; give a whole number, 0 or more.")
-    if not whole(seed):
-        raise BadInput(f"seed is {seed!r}; give a whole number.")
-    if scheme not in SCHEMES:
-        raise BadInput(f"There is no scheme {scheme!r} for decoding; choose {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}.")
-    if not isinstance(temperature, (int, float)) or temperature != 0:
-        raise BadInput(f"temperature is {temperature!r}; this version decodes greedily, so give 0.")
-    if earlier + len(ids) + max_tokens + widest > target.context:
-        raise BadInput(f"{earlier + len(ids)} prompt tokens, {max_tokens} new ones and a block of k={widest} do not fit the context of "
-                       f"{target.context}; shorten one of them.")
-    return ids
-
-
 def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
              stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None) -> Result:
     """Decode ``prompt`` (text or ids) greedily; the tokens are those of the target alone, with any drafter.
@@ -183,20 +154,10 @@ class _Run:
     """One generation: its options, its session, its counters."""
 
     def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text):
-        earlier = len(session.tokens) if session else 0
-        if session is not None and session.target is not target:
-            raise BadInput("The session belongs to another target; make a new one.")
-        if drafter is not None and not callable(getattr(drafter, "draft", None)):
-            raise BadInput(f"The drafter is {drafter!r}; make one with load_drafter, or give None to decode plainly.")
-        if getattr(drafter, "target", target) is not target:
-            raise BadInput(f"The drafter {drafter.name!r} was made for another target; load it for this one.")
-        widest = getattr(drafter, "block_size", float("inf"))
-        asked = k.widest if isinstance(k, Policy) else k
-        if isinstance(asked, int) and asked > widest:
-            raise BadInput(f"k is {asked}, but the drafter {drafter.name!r} was trained for blocks of at most {widest}; give that or less.")
+        self.ids = check(target, prompt, drafter, k, max_tokens, temperature, seed, scheme, session)
+        self.rule = Greedy()
         # a drafter that reads the target's layers sees its rows pass, with the logits of the target itself
         self.forward = getattr(drafter, "verifier", target.model)
-        self.ids = check(target, prompt, k, max_tokens, temperature, seed, scheme, earlier)
         self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
         self.target, self.drafter, self.scheme, self.seed = target, drafter, scheme, seed
         self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
@@ -232,15 +193,15 @@ class _Run:
 
     def _plain(self):
         """One row a step. The next step is started before this one's token is read, and undone if it was the last."""
-        model, session, s = self.target.model, self.session, self.stats
+        model, session, s, pick = self.target.model, self.session, self.stats, self.rule.pick
         safe = snapshot(session.cache)
         try:
-            pending = mx.argmax(model(mx.array([session.tokens[-1:]]), cache=session.cache)[:, -1:], axis=-1)
+            pending = pick(model(mx.array([session.tokens[-1:]]), cache=session.cache)[0, -1:], len(session.tokens))[None]
             mx.async_eval(pending)
             while True:
                 t0 = time.perf_counter()
                 ahead = snapshot(session.cache)
-                following = mx.argmax(model(pending, cache=session.cache)[:, -1:], axis=-1) if self.stops.room > 1 else None
+                following = pick(model(pending, cache=session.cache)[0, -1:], len(session.tokens) + 1)[None] if self.stops.room > 1 else None
                 if following is not None:
                     mx.async_eval(following)
                 token = pending.item()
@@ -305,17 +266,15 @@ class _Run:
             again = (lambda n: self.target.model(mx.array([rows[:n]]), cache=session.cache)) if self.scheme == "replay" else None
             with Transaction(session.cache, self.scheme, rerun=again) as tx:
                 logits = self.forward(mx.array([rows]), cache=session.cache)[0]
-                best = mx.argmax(logits, axis=-1)
+                best = self.rule.pick(logits, len(session.tokens) + shift)
                 mx.eval(best)
                 if self.policy is not None and self.policy.wants_entropy:
                     entropy = _entropy(logits[0])
                 best = best.tolist()
                 t2 = clock()
                 s.verify_seconds += t2 - t1
-                accepted = draft.exact
-                while accepted < len(draft.tokens) and best[accepted - shift] == draft.tokens[accepted]:
-                    accepted += 1
-                candidate = draft.tokens[:accepted] + [best[accepted - shift]]
+                accepted, following = self.rule.accept(best, draft.tokens, draft.exact, shift)
+                candidate = draft.tokens[:accepted] + [following]
                 kept, texts = self.stops.admit(candidate)
                 t3 = clock()
                 tx.commit(kept - shift)
