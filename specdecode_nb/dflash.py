@@ -7,6 +7,7 @@ target's head. Configuration keys and weight names are the published ones (:mod:
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ from .targets import Target
 
 @dataclass(frozen=True)
 class DFlashConfig:
-    """What decides the drafter's arithmetic; every field is required in a file. ``block_size`` counts the anchor."""
+    """What decides the drafter's arithmetic; a file has to state every field but the last. ``block_size`` counts the anchor;
+    ``draft_window_size`` is the number of context rows that a block sees, None for all."""
 
     hidden_size: int
     intermediate_size: int
@@ -36,6 +38,7 @@ class DFlashConfig:
     num_target_layers: int
     target_layer_ids: tuple[int, ...]
     mask_token_id: int
+    draft_window_size: int | None = None
 
 
 class BlockAttention(nn.Module):
@@ -105,16 +108,31 @@ class DFlashModel(nn.Module):
 
 
 class ContextCache(KVCache):
-    """Keys and values of committed rows for one layer. A block reads its own beside them and leaves none behind."""
+    """Keys and values of committed rows for one layer. A block reads its own beside them and leaves none behind.
+
+    Args:
+        window: how many of the latest context rows a block sees, None for all. Older ones are dropped now and then.
+    """
+
+    def __init__(self, window: int | None = None):
+        super().__init__()
+        self.window, self.first = window, 0  # position of the first row held
+
+    @property
+    def end(self) -> int:
+        """Position after the last row held."""
+        return self.first + self.offset
 
     def bind(self, features) -> Callable:
         """The ``attend`` of one block that follows the new context rows ``features`` [1, n, hidden] (None for none)."""
 
         def attend(attention: BlockAttention, x):
-            start, n = self.offset, 0 if features is None else features.shape[1]
+            start, kept, n = self.end, self.offset, 0 if features is None else features.shape[1]
             rows = x if features is None else mx.concatenate([features, x], axis=1)
-            keys, values = self.update_and_fetch(*attention.keys_values(rows, start))
-            self.offset = start + n
+            seen = slice(None if self.window is None else -(self.window + x.shape[1]), None)
+            keys, values = (a[..., seen, :] for a in self.update_and_fetch(*attention.keys_values(rows, start)))
+            self.offset = kept + n
+            self._drop()
             queries = attention.queries(x, start + n)
             return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=attention.scale)
 
@@ -122,7 +140,18 @@ class ContextCache(KVCache):
 
     def extend(self, attention: BlockAttention, features) -> None:
         """Add context rows without a block."""
-        self.update_and_fetch(*attention.keys_values(features, self.offset))
+        self.update_and_fetch(*attention.keys_values(features, self.end))
+        self._drop()
+
+    def skip(self, rows: int) -> None:
+        """Go past ``rows`` positions without their keys and values; nothing before them will be seen again."""
+        self.first, self.offset = self.end + rows, 0
+
+    def _drop(self) -> None:
+        if self.window is not None and self.offset > 2 * self.window:
+            last = slice(self.offset - self.window, self.offset)
+            self.first, self.offset = self.first + last.start, self.window
+            self.keys, self.values = self.keys[..., last, :], self.values[..., last, :]
 
 
 class DFlashDrafter(TapDrafter):
@@ -133,8 +162,21 @@ class DFlashDrafter(TapDrafter):
     """
 
     def __init__(self, target: Target, model: DFlashModel, name: str = "dflash", metadata: dict | None = None):
-        super().__init__(target, model.config.target_layer_ids, [ContextCache() for _ in model.layers], name, metadata)
-        self.model, self.block_size = model, model.config.block_size
+        window = model.config.draft_window_size
+        super().__init__(target, model.config.target_layer_ids, [ContextCache(window) for _ in model.layers], name, metadata)
+        self.model, self.block_size, self.window = model, model.config.block_size, window or math.inf
+
+    def _cut(self, length: int) -> None:
+        first = self._caches[0].first
+        if length < len(self._ids) and first > max(0, length - self.window):  # rows that the window would reach are gone
+            length = first = 0
+        del self._ids[length:]
+        for cache in self._caches:
+            cache.first, cache.offset = first, len(self._ids) - first
+
+    def _pass(self, rows: int) -> None:
+        for cache in self._caches:
+            cache.skip(rows)
 
     def _hold(self, ids: list[int], taps: mx.array) -> None:
         features = self.model.features(taps)

@@ -18,7 +18,7 @@ from .errors import BadInput
 from .targets import DTYPES, Target, expect, read_safetensors
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
-NESTED = {"target_layer_ids", "mask_token_id", "block_size", "num_target_layers", "causal", "runtime_block_size"}
+NESTED = {"target_layer_ids", "mask_token_id", "block_size", "num_target_layers", "causal", "runtime_block_size", "draft_window_size"}
 BORROWED = ("embed_tokens.weight", "lm_head.weight")  # of the target; extra copies in a file are left aside
 
 
@@ -78,7 +78,8 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
         raise refuse(f"has {sizes['num_attention_heads']} heads for {sizes['num_key_value_heads']} of keys; one must divide the other.")
     return DFlashConfig(**sizes, rms_norm_eps=positive("rms_norm_eps", one("rms_norm_eps")), rope_theta=positive("rope_theta", theta[0]),
                         block_size=whole("block_size", one("block_size"), 2), num_target_layers=whole("num_target_layers", one("num_target_layers")),
-                        target_layer_ids=taps, mask_token_id=whole("mask_token_id", nested["mask_token_id"], 0))
+                        target_layer_ids=taps, mask_token_id=whole("mask_token_id", nested["mask_token_id"], 0),
+                        draft_window_size=None if nested.get("draft_window_size") is None else whole("draft_window_size", nested["draft_window_size"]))
 
 
 def check_pair(c: DFlashConfig, target: Target) -> None:
@@ -134,7 +135,9 @@ def read_dflash(folder: Path, target: Target) -> tuple[DFlashModel, dict]:
 def config_file(c: DFlashConfig) -> dict:
     """config.json of a drafter, under the published keys."""
     top = asdict(c)
-    nested = {name: top.pop(name) for name in ("target_layer_ids", "mask_token_id")}
+    nested = {name: top.pop(name) for name in ("target_layer_ids", "mask_token_id", "draft_window_size")}
+    if nested["draft_window_size"] is None:
+        del nested["draft_window_size"]
     return {"model_type": "qwen3", "architectures": ["DFlashDraftModel"], "hidden_act": "silu", "attention_bias": False, "dtype": "bfloat16",
             "layer_types": ["full_attention"] * c.num_hidden_layers, "tie_word_embeddings": False, **top,
             "dflash_config": nested | {"target_layer_ids": list(c.target_layer_ids)}}

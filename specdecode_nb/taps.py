@@ -5,6 +5,7 @@ bits; nothing is patched and the target is left as it is.
 """
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -86,10 +87,13 @@ class TapDrafter:
     when rows are missing the history is run through the target once more, which the draft counts as forwards. So one
     drafter may serve several sessions; alternating between them is correct but pays that each time.
 
-    A subclass holds rows in ``_hold``, forgets them in ``_cut`` and proposes in ``_propose``.
+    A subclass holds rows in ``_hold``, passes over them in ``_pass`` if it has a window, forgets them in ``_cut`` and
+    proposes in ``_propose``.
     """
 
     exact = 0
+    window: float = math.inf
+    """How many of the latest context rows a draft reads."""
     block_size: int
     """The widest ``k`` that it can draft for."""
 
@@ -106,13 +110,17 @@ class TapDrafter:
         """Add committed rows to the caches: taps [1, n, layers * hidden] of the n ``ids`` that follow those held."""
         raise NotImplementedError
 
+    def _pass(self, rows: int) -> None:
+        """Go past ``rows`` committed rows that no later draft will read."""
+        raise NotImplementedError
+
     def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int) -> tuple[list[int], int, int]:
         """Add committed rows as :meth:`_hold` does (None for none) and give k - 1 tokens after ``anchor``, forwards, rows."""
         raise NotImplementedError
 
     @property
     def context_ids(self) -> tuple[int, ...]:
-        """The ids whose keys and values the draft cache holds: committed ones only."""
+        """The committed ids that the draft cache stands for; with a window it holds the rows of the latest of them."""
         return tuple(self._ids)
 
     def _receive(self, cache: list, start: int, ids: list[int], taps: list[mx.array]) -> None:
@@ -123,7 +131,7 @@ class TapDrafter:
             known = _common(self._ids[first:], before)
             self._cut(first + known)
             if len(self._ids) == first + known < start:
-                self._extend(before[known:], [t[:, known:] for t in outputs])
+                self._extend(before[known:], [t[:, known:] for t in outputs], start + len(ids))
         self._pending = start, ids, taps
 
     def _serve(self, cache: list) -> None:
@@ -137,9 +145,14 @@ class TapDrafter:
         for cache in self._caches:
             cache.offset = length
 
-    def _extend(self, ids: list[int], taps: list[mx.array]) -> None:
-        self._hold(ids, mx.concatenate(taps, axis=-1))
-        mx.eval([c.state for c in self._caches if not c.empty()])
+    def _extend(self, ids: list[int], taps: list[mx.array], end: int = 0) -> None:
+        """Hold the rows of ``ids``; those that the window before position ``end`` does not reach are never computed."""
+        far = min(len(ids), max(0, end - self.window - len(self._ids)))
+        if far:
+            self._pass(far)
+        if far < len(ids):
+            self._hold(ids[far:], mx.concatenate([t[:, far:] for t in taps], axis=-1))
+            mx.eval([c.state for c in self._caches if not c.empty()])
         self._ids += ids
 
     def _follow(self, past: list[int]) -> list[mx.array]:
@@ -157,7 +170,7 @@ class TapDrafter:
         cache = self.target.make_cache()
         for first in range(0, len(past), PREFILL_ROWS):
             ids = past[first : first + PREFILL_ROWS]
-            self._extend(ids, self.verifier.taps(mx.array([ids]), cache)[1])
+            self._extend(ids, self.verifier.taps(mx.array([ids]), cache)[1], len(past))
             mx.eval([c.state for c in cache])
 
     def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
