@@ -10,7 +10,7 @@ from specdecode_nb.decoder import Session
 from specdecode_nb.dflash import DFlashDrafter
 from specdecode_nb.taps import TappedModel
 from specdecode_nb.train import dflash, tapped
-from tapping import LENGTH, PREFIX, toy_rows, toy_windows, weights
+from tapping import CONFIG, LENGTH, PREFIX, toy_rows, toy_windows, weights
 from toy import VOCAB, hybrid
 
 RECIPE = dflash.Recipe(layers=1, heads=4, kv_heads=2, mlp=64, blocks=(4, 3), lr=1e-2, warmup=2, steps=40, windows_a_step=3, rows=72, probe_every=10,
@@ -42,9 +42,9 @@ def test_tapped_rows_are_those_of_the_target(windows, rows):
     np.testing.assert_allclose(rows, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("block", (2, 5, 9))
-def test_a_block_in_training_is_the_block_of_decoding(windows, block):
-    model, target = weights(), hybrid()
+@pytest.mark.parametrize("block, window", [(2, None), (5, None), (9, None), (5, 7)])
+def test_a_block_in_training_is_the_block_of_decoding(windows, block, window):
+    model, target = weights(replace(CONFIG, draft_window_size=window)), hybrid()
     anchors = mx.array([[5, 17, 30], [6, 6, 31]])
     ids = mx.array(windows[:2].astype(np.int32))
     logits = np.array(dflash.block_logits(model, target, exact(windows[:2]), ids, anchors, block)).reshape(2, 3, block - 1, VOCAB)

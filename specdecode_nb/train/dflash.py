@@ -22,6 +22,7 @@ from ..taps import embed_and_head
 from . import tapped
 
 MASK = 1  # <|pad|> of the tokenizer, which never occurs in text
+WINDOW = 256  # context rows that a block sees; a prompt longer than the windows of training is then nothing new to it
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Recipe(tapped.Recipe):
     def config(self, target: Target) -> DFlashConfig:
         text = target.model.language_model.args
         return DFlashConfig(text.hidden_size, self.mlp, self.layers, self.heads, self.kv_heads, 64, target.vocab_size, text.rms_norm_eps, 1e5,
-                            max(self.blocks), len(target.model.layers), tuple(self.taps), MASK)
+                            max(self.blocks), len(target.model.layers), tuple(self.taps), MASK, WINDOW)
 
 
 def gamma(block: int) -> float:
@@ -55,12 +56,13 @@ def gamma(block: int) -> float:
     return 4.0 if block <= 8 else 7.0
 
 
-def _attend_many(features, anchors):
-    """``attend`` for A blocks in each of W windows: features [W, C, hidden], anchors [W, A]; blocks are [W * A, T, hidden]."""
+def _attend_many(features, anchors, window: int | None):
+    """``attend`` for A blocks in each of W windows: features [W, C, hidden], anchors [W, A]; blocks are [W * A, T, hidden] and
+    see ``window`` rows before their anchor, None for all."""
     W, C, _ = features.shape
     A = anchors.shape[1]
-    before = mx.arange(C)[None, None, :] < anchors[:, :, None]
-    mask = mx.where(before, 0.0, -mx.inf)[:, None, :, None, :]
+    back = anchors[:, :, None] - mx.arange(C)
+    mask = mx.where((back > 0) & (back <= (window or C)), 0.0, -mx.inf)[:, None, :, None, :]
 
     def attend(attention: BlockAttention, x):
         T = x.shape[1]
@@ -86,7 +88,7 @@ def block_logits(model: DFlashModel, target: Target, taps, ids, anchors, block: 
     embed, head = embed_and_head(target)
     anchor = mx.take_along_axis(ids, anchors, axis=1).reshape(-1, 1)
     rows = mx.concatenate([anchor, mx.full((len(anchor), block - 1), model.config.mask_token_id, dtype=anchor.dtype)], axis=1)
-    attend = _attend_many(model.features(taps), anchors)
+    attend = _attend_many(model.features(taps), anchors, model.config.draft_window_size)
     return head(model(embed(rows), [attend] * len(model.layers)))
 
 
