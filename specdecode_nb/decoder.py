@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 
 from .acceptance import Greedy
 from .drafters import Draft
-from .errors import BadInput
+from .errors import BadInput, flag
 from .options import check
 from .policies import Cycle, Policy
 from .stops import Stops
 from .targets import Target, mx
-from .transaction import Transaction, restore, snapshot
+from .transaction import Transaction, check_caches, restore, snapshot
 
 PREFILL_ROWS = 512  # bounds the attention scores of a long prompt; shared by every arm
 
@@ -28,6 +28,10 @@ class Session:
 
     The caches have consumed ``tokens[:-1]``. Pass a session to :func:`generate` or :func:`stream` to go on from it; one
     generation at a time may use it.
+
+    Raises:
+        RollbackUnsupported: a cache that cannot be undone, such as a windowed or a quantised one.
+        BadInput: caches that hold another number of rows.
     """
 
     target: Target
@@ -37,6 +41,10 @@ class Session:
 
     def __post_init__(self):
         self.cache = self.cache or self.target.make_cache()
+        check_caches(self.cache, "replay")  # the scheme that takes the most kinds; a transaction checks for its own
+        rows = {c.offset for c in self.cache if getattr(c, "offset", None) is not None}
+        if rows - {max(0, len(self.tokens) - 1)}:
+            raise BadInput(f"The caches of this session hold {sorted(rows)} rows and must hold all of its {len(self.tokens)} tokens but the last; make new ones.")
 
     def feed(self, ids: Sequence[int], forward: Callable | None = None) -> int:
         """Append ``ids`` and prefill all of them but the last, with ``forward`` or the target's model; returns the rows forwarded."""
@@ -85,11 +93,12 @@ class Stats:
 
 @dataclass
 class Event:
-    """One emitted token. ``origin``: "target" (plain step or first proposal), "draft", "correction" or "bonus"."""
+    """One emitted token. ``origin``: "target" (plain step or first proposal), "draft", "correction" or "bonus"; ``logprob`` where asked for."""
 
     token: int
     text: str
     origin: str
+    logprob: float | None = None
 
 
 @dataclass
@@ -99,6 +108,7 @@ class Result:
     finish_reason: str
     stats: Stats
     session: Session
+    logprobs: list[float] | None = None  # one a token, where asked for
 
     def row(self) -> dict:
         """The statistics as a plain dictionary of row fields."""
@@ -107,7 +117,8 @@ class Result:
 
 
 def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
-             stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None) -> Result:
+             stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None,
+             logprobs: bool = False) -> Result:
     """Decode ``prompt`` (text or ids) greedily; the tokens are those of the target alone, with any drafter.
 
     Args:
@@ -118,32 +129,36 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
         scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. "rewind" alone leaves states within a
             tolerance and not the very bits of the kept rows, so a near tie may fall the other way later.
         session: go on after an earlier generation; the prompt is appended to its tokens.
+        logprobs: the log-probability of every token too: the float32 log-softmax, in nats, of the target's own logits before any rule.
 
     Raises:
         BadInput: an option that cannot be honoured; raised before any work is done.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text=False)
-    tokens = [t for cycle in run.cycles() for t in cycle[0]]
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, want_text=False)
+    tokens, scores = [], []
+    for chosen, _, _, scored in run.cycles():
+        tokens += chosen
+        scores += scored
     # without stop texts, "stop" means an end-of-text id, which has no text
     text = run.stops.text if run.stops.want_text else target.decode(tokens[:-1] if run.reason == "stop" else tokens)
-    return Result(tokens, text, run.reason, run.stats, run.session)
+    return Result(tokens, text, run.reason, run.stats, run.session, scores if logprobs else None)
 
 
 def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
            stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape",
-           session: Session | None = None) -> Iterator[Event]:
+           session: Session | None = None, logprobs: bool = False) -> Iterator[Event]:
     """As :func:`generate`, token by token. The texts of all events joined are the text of the result.
 
     Closing the iterator leaves the session at the last committed cycle; ``session.tokens`` names it exactly.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text=True)
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, want_text=True)
 
     def events():
         cycles = run.cycles()
         try:
-            for tokens, origins, texts in cycles:
-                for token, origin, text in zip(tokens, origins, texts):
-                    yield Event(token, text, origin)
+            for tokens, origins, texts, scores in cycles:
+                for token, origin, text, score in zip(tokens, origins, texts, scores or [None] * len(tokens)):
+                    yield Event(token, text, origin, score)
         finally:
             cycles.close()
 
@@ -153,20 +168,20 @@ def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens
 class _Run:
     """One generation: its options, its session, its counters."""
 
-    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, want_text):
+    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, want_text):
         self.ids = check(target, prompt, drafter, k, max_tokens, temperature, seed, scheme, session)
         self.rule = Greedy()
         # a drafter that reads the target's layers sees its rows pass, with the logits of the target itself
         self.forward = getattr(drafter, "verifier", target.model)
-        self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
-        self.target, self.drafter, self.scheme, self.seed = target, drafter, scheme, seed
+        self.stops = Stops(target, () if flag("ignore_eos", ignore_eos) else target.eos_ids, stop, max_tokens, want_text)
+        self.target, self.drafter, self.scheme, self.seed, self.logprobs = target, drafter, scheme, seed, flag("logprobs", logprobs)
         self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
         getattr(drafter, "begin", lambda: None)()
         self.session = session if session is not None else Session(target)
         self.stats, self.reason = Stats(prompt_tokens=len(self.ids)), "length"
 
     def cycles(self):
-        """Yield (tokens, origins, texts) of each cycle, committed already."""
+        """Yield (tokens, origins, texts, log-probabilities where asked for) of each cycle, committed already."""
         if self.stops.room == 0:
             return
         if self.session.busy:
@@ -195,23 +210,29 @@ class _Run:
         """One row a step. The next step is started before this one's token is read, and undone if it was the last."""
         model, session, s, pick = self.target.model, self.session, self.stats, self.rule.pick
         safe = snapshot(session.cache)
+
+        def start(row, position):
+            """The token after ``row`` [1, 1], the same shape, and its log-probability where asked for; under way."""
+            logits = model(row, cache=session.cache)[0, -1:]
+            token = pick(logits, position)
+            made = [token[None]] + ([_logprobs(logits, token)] if self.logprobs else [])
+            mx.async_eval(made)
+            return made
+
         try:
-            pending = pick(model(mx.array([session.tokens[-1:]]), cache=session.cache)[0, -1:], len(session.tokens))[None]
-            mx.async_eval(pending)
+            pending = start(mx.array([session.tokens[-1:]]), len(session.tokens))
             while True:
                 t0 = time.perf_counter()
                 ahead = snapshot(session.cache)
-                following = pick(model(pending, cache=session.cache)[0, -1:], len(session.tokens) + 1)[None] if self.stops.room > 1 else None
-                if following is not None:
-                    mx.async_eval(following)
-                token = pending.item()
+                following = start(pending[0], len(session.tokens) + 1) if self.stops.room > 1 else None
+                token = pending[0].item()
                 s.verify_seconds += time.perf_counter() - t0
                 _, texts = self.stops.admit([token])
                 session.tokens.append(token)
                 safe = ahead
                 s.forwards += 1
                 s.forward_tokens += 1
-                yield [token], ["target"], texts
+                yield [token], ["target"], texts, [score.item() for score in pending[1:]]
                 pending = following
         finally:
             restore(session.cache, safe)
@@ -257,7 +278,9 @@ class _Run:
         s.draft_seconds += t1 - t0
         s.forwards += draft.forwards
         s.forward_tokens += draft.rows
-        shift, steps, fallbacks, entropy = int(draft.seed_kept), 0, 0, None
+        shift, steps, fallbacks, entropy, logits = int(draft.seed_kept), 0, 0, None, None
+        if self.logprobs and shift and draft.seed_logits is None:
+            raise ValueError("A draft that keeps the seed's row has to bring that row's logits along for log-probabilities; give seed_logits.")
         if draft.exact and shift and self.stops.room == 1:
             candidate, accepted = draft.tokens[:1], 1
             kept, texts = self.stops.admit(candidate)
@@ -302,7 +325,17 @@ class _Run:
             s.width_per_cycle.append(k)
             s.entropy_per_cycle += [] if entropy is None else [entropy]
             self.policy.observe(Cycle(k, s.offered_per_cycle[-1], s.accepted_per_cycle[-1], kept, entropy))
-        return candidate[:kept], origins[:kept], texts
+        scores = []
+        if self.logprobs:  # row i of these chose token i
+            rows = mx.concatenate(([draft.seed_logits[None]] if shift else []) + ([] if logits is None else [logits]))
+            scores = _logprobs(rows[:kept], mx.array(candidate[:kept])).tolist()
+        return candidate[:kept], origins[:kept], texts, scores
+
+
+def _logprobs(logits, tokens):
+    """Log-probabilities [T] of ``tokens`` [T] under a float32 softmax of ``logits`` [T, V]; not evaluated."""
+    logits = logits.astype(mx.float32)
+    return mx.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0] - mx.logsumexp(logits, axis=-1)
 
 
 def _entropy(logits) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import paths
 from .backend import mx
-from .errors import BadInput, nearest
+from .errors import BadInput, flag, nearest
 from .lora import load_adapter
 from .streams import BENCH_NOISE, stream_seed
 from .targets import Target, tensor_names
@@ -29,8 +29,9 @@ class Draft:
     """Proposals for the positions after the seed token.
 
     ``exact`` leading ones are the target's own choice (0 or 1) and are not verified. ``seed_kept`` says that the draft
-    forward has left the seed's row in the caches, so the verify forward starts at the first proposal. ``confidence`` holds
-    (top-1 probability, margin to the second) of each speculative proposal where it was asked for.
+    forward has left the seed's row in the caches, so the verify forward starts at the first proposal; ``seed_logits`` [V] are then
+    the target's own at that row, not evaluated. ``confidence`` holds (top-1 probability, margin to the second) of each speculative
+    proposal where it was asked for.
     """
 
     tokens: list[int]
@@ -39,6 +40,7 @@ class Draft:
     forwards: int = 0
     rows: int = 0
     confidence: list | None = None
+    seed_logits: mx.array | None = None
 
 
 class UnoDrafter:
@@ -61,8 +63,8 @@ class UnoDrafter:
                  scheme: str = "tape", passes: int = 1, confidence: bool = False, metadata: dict | None = None):
         if scheme not in SCHEMES[:2]:
             raise BadInput(f"There is no scheme {scheme!r} for drafting; choose {' or '.join(SCHEMES[:2])}.")
-        self.target, self.name, self.keep_seed, self.scheme = target, name, bool(keep_seed), scheme
-        self.noise_seed, self.passes, self.confidence = _whole("noise_seed", noise_seed), _whole("passes", passes, 1), bool(confidence)
+        self.target, self.name, self.keep_seed, self.scheme = target, name, flag("keep_seed", keep_seed), scheme
+        self.noise_seed, self.passes, self.confidence = _whole("noise_seed", noise_seed), _whole("passes", passes, 1), flag("confidence", confidence)
         self.metadata = metadata or {}
         self._model, self._gate, self._vocab = model, gate, target.vocab_size
         self._masks: dict[int, mx.array] = {}
@@ -93,7 +95,7 @@ class UnoDrafter:
                 noise = proposals[:-1]
                 tx.commit(1 if self.keep_seed and not left else 0)
         return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=self.passes, rows=k * self.passes,
-                     confidence=_sureness(logits[1:]) if self.confidence else None)
+                     confidence=_sureness(logits[1:]) if self.confidence else None, seed_logits=logits[0] if self.keep_seed else None)
 
 
 def _sureness(logits) -> list[list[float]]:
@@ -154,6 +156,11 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
     Raises:
         BadInput: unknown name, no such drafter for this target, a file that does not fit it, an unknown option.
     """
+    flag("foreign", foreign)
+    if not isinstance(target, Target):
+        raise BadInput(f"The target is {target!r}; load it with load_target.")
+    if not isinstance(name, str | Path | None):
+        raise BadInput(f"The drafter is {name!r}; give a name, a path, or None to decode plainly.")
     try:
         if name is None or name == "none":
             return None

@@ -95,7 +95,9 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
     Raises:
         BadInput: unknown name, missing, corrupt, truncated or wrong-shaped file, unsupported architecture or dtype.
     """
-    dtype = dtype or "float32"
+    dtype = "float32" if dtype is None else dtype
+    if not isinstance(name, str | Path) or not isinstance(dtype, str):
+        raise BadInput(f"The target is {name!r} in {dtype!r}; give a name or a folder, and float32 or bfloat16.")
     if dtype not in DTYPES:
         raise BadInput(f"There is no dtype {dtype!r}{nearest(dtype, DTYPES)}; choose float32 or bfloat16.")
     folder = paths.models() / name if name in EMBEDDED else Path(name)

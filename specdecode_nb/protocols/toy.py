@@ -130,9 +130,10 @@ class ScriptedDrafter:
         if self.form != "kept":
             return Draft(tokens, exact=exact)
         with Transaction(cache) as tx:
-            first = mx.argmax(self.target.model(mx.array([[history[-1]] + [7] * (k - 1)]), cache=cache)[0, 0]).item()
+            row = self.target.model(mx.array([[history[-1]] + [7] * (k - 1)]), cache=cache)[0, 0]
+            first = mx.argmax(row).item()
             tx.commit(1)
-        return Draft([first] + tokens[1:], exact=1, seed_kept=True, forwards=1, rows=k)
+        return Draft([first] + tokens[1:], exact=1, seed_kept=True, forwards=1, rows=k, seed_logits=row)
 
 
 class ScriptedModel:
