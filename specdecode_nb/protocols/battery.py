@@ -190,7 +190,7 @@ def stops() -> None:
             found = run([*TEXT[:at].encode(), 0, *TEXT[:8].encode()])
             need((len(found.tokens), found.text, found.finish_reason) == (at + 1, TEXT[:at], "stop"), f"end of text at place {at}: "
                  f"{len(found.tokens)} tokens, ended by {found.finish_reason}")
-            found = run(TEXT, stop=[TEXT[at + 1 : at + 4], TEXT[at : at + 3]])
+            found = run(TEXT, stop=[TEXT[at + 1 : at + 3], TEXT[at + 1 : at + 4], TEXT[at : at + 3]])
             need((found.text, len(found.tokens)) == (TEXT[:at], at + 3), f"stop texts at place {at}: {len(found.tokens)} tokens, text {found.text!r}")
             need(run(TEXT, max_tokens=at).tokens == list(TEXT[:at].encode()), f"a budget of {at} is not what is returned")
         found = run([*TEXT[:2].encode(), 0], max_tokens=3)
