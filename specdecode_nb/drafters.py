@@ -205,7 +205,13 @@ def _mtp(name: str, path: Path, target: Target, foreign: bool):
 
 
 def _same_target(what: str, metadata: dict, target: Target, foreign: bool) -> dict:
-    """The metadata, once the drafter is known to be the target's, or taken on purpose though it is not."""
+    """The metadata, once the drafter is known to be the target's, or taken on purpose though it is not.
+
+    A drafter of another tokenizer is never taken: its ids stand for other texts. One that does not name its tokenizer is known by the weights alone.
+    """
+    tokens = metadata.get("tokenizer_digest")
+    if tokens and tokens != target.tokenizer_digest():
+        raise BadInput(f"The {what} was trained with another tokenizer, whose ids stand for other tokens (map {str(tokens)[:12]}); use a drafter of this target.")
     wanted = metadata.get("target_digest")
     if not wanted or target.dtype != "float32" or wanted == target.digest():
         return metadata

@@ -236,6 +236,23 @@ class TextEffectRow(Row):
         return self
 
 
+class MuseumRow(Row):
+    """One fault of the museum, put into the source by one edit of the function ``where``: the checks that saw it and what the first of them said.
+
+    ``fault`` is the id of its public ``report``; that of the decoder as it is, "none", is caught by nothing.
+    """
+
+    kind: Literal["museum"]
+    fault: str
+    report: str
+    wrong: str
+    where: str
+    old: str
+    new: str
+    caught_by: list[str]
+    symptom: str
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
-                             "text_effect": TextEffectRow}
+                             "text_effect": TextEffectRow, "museum": MuseumRow}

@@ -68,6 +68,11 @@ class Target:
         """blake2b-256 over every weight in order of name: name, shape, dtype, raw bytes (published system, section 0)."""
         return digest_of(self.model)
 
+    def tokenizer_digest(self) -> str:
+        """blake2b-256 over the tokenizer's map of tokens to ids: two that differ in one id differ here, whatever their sizes."""
+        pairs = sorted((int(i), token) for token, i in self.tokenizer.get_vocab().items())
+        return hashlib.blake2b(json.dumps(pairs).encode(), digest_size=32).hexdigest()
+
     def card(self) -> str:
         """One line: what this is and what it supports."""
         kinds = [type(c).__name__ for c in self.make_cache()]

@@ -200,6 +200,23 @@ def test_save_and_load(tmp_path):
         load_drafter(str(path), target)
 
 
+def test_tokenizers_are_compared_by_their_map_and_not_by_size(folder, tmp_path):
+    """Two ids exchanged: the same size, the same weights, another map; whatever else is taken on purpose, that is not."""
+    target, path = load_target(str(folder)), tmp_path / "a.safetensors"
+    adapted, _ = adapter(target)
+    lora.save_adapter(path, adapted, {"target_digest": target.digest(), "tokenizer_digest": target.tokenizer_digest()})
+    assert load_drafter(str(path), target).target is target
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"A":', '"?!":', 1).replace('"B":', '"A":', 1).replace('"?!":', '"B":', 1))
+    other = load_target(str(folder))
+    assert len(other.tokenizer.get_vocab()) == len(target.tokenizer.get_vocab()) and other.digest() == target.digest()
+    assert other.encode("AB") == target.encode("BA") and other.tokenizer_digest() != target.tokenizer_digest()
+    for foreign in (False, True):
+        with pytest.raises(BadInput, match="trained with another tokenizer"):
+            load_drafter(str(path), other, foreign=foreign)
+    assert load_target(str(shutil.copytree(folder, tmp_path / "again"))).tokenizer_digest() == other.tokenizer_digest()
+
+
 def test_numbers_that_would_overflow_are_refused(tmp_path):
     """An infinite update times a gate of 0 is no number, in the row of the seed too, whose token nothing verifies."""
     target, path = hybrid(), tmp_path / "a.safetensors"

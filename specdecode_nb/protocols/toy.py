@@ -34,6 +34,9 @@ class ByteTokenizer:
     def encode(self, text, add_special_tokens=False):
         return list(text.encode())
 
+    def get_vocab(self):
+        return {f"<{i:02x}>": i for i in range(VOCAB)}
+
     def decode(self, ids, skip_special_tokens=True, clean_up_tokenization_spaces=False):
         return bytes(i for i in ids if i > 1).decode("utf-8", "replace")
 

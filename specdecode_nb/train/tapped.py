@@ -216,7 +216,7 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
         run.run(rows, windows, min(chosen.steps, run.step + chosen.probe_every))
         found, best = run.probe(prompts)
         print(run.step, found, "best" if best else "", flush=True)
-        facts = {"recipe": asdict(chosen), "target": target.name, "target_digest": before, "step": run.step, "probe": found,
+        facts = {"recipe": asdict(chosen), "target": target.name, "target_digest": before, "tokenizer_digest": target.tokenizer_digest(), "step": run.step, "probe": found,
                  "parameters": sum(v.size for _, v in tree_flatten(run.model.parameters()))}
         if best:
             run.write(o.out, facts)

@@ -282,6 +282,7 @@ def main() -> None:
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; the adapter is void.")
     save_adapter(o.out, adapted, {"scale": 16.0, "recipe": asdict(recipe), "earlier_recipes": before_that, "target": target.name, "target_digest": before,
+                                  "tokenizer_digest": target.tokenizer_digest(),
                                   "parameters": sum(v.size for v in adapter_weights(adapted).values())})
     o.out.with_suffix(".json").write_text(json.dumps({"recipe": asdict(recipe), "earlier_recipes": before_that, "target_digest": before, "log": log}, indent=1) + "\n")
 
