@@ -91,7 +91,7 @@ FAULTS = (
           "restore(session.cache, safe)", "pass"),
     Fault("H6", "vllm-project/vllm/pull/47926", "rows of rejected drafts become the drafter's context", TAPS, "_follow",
           "end = start + _common(ids, past[start:])", "end = start + len(ids)"),
-    Fault("8I", "", "the state of the rule of the block width is shared between generations", policies.Policy, "begin",
+    Fault("I18", "", "the state of the rule of the block width is shared between generations", policies.Policy, "begin",
           "return replace(self)", "return self"),
 )
 
