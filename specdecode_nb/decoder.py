@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
+from . import exact as grid
 from .acceptance import Greedy
 from .drafters import Draft
 from .errors import BadInput, flag
 from .options import check
 from .policies import Cycle, Policy
+from .scores import entropy_of, logprobs_of
 from .stops import Stops
 from .targets import Target, mx
 from .transaction import Transaction, check_caches, restore, snapshot
@@ -118,7 +120,7 @@ class Result:
 
 def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
              stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None,
-             logprobs: bool = False) -> Result:
+             logprobs: bool = False, exact: bool = False) -> Result:
     """Decode ``prompt`` (text or ids) greedily; the tokens are those of the target alone, with any drafter.
 
     Args:
@@ -130,11 +132,13 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
             tolerance and not the very bits of the kept rows, so a near tie may fall the other way later.
         session: go on after an earlier generation; the prompt is appended to its tokens.
         logprobs: the log-probability of every token too: the float32 log-softmax, in nats, of the target's own logits before any rule.
+        exact: forwards of one shape only, so that tokens and states are the same bits with any drafter or none, whatever the kernels
+            (:mod:`specdecode_nb.exact`); slower, and at near ties not the text of ``exact=False``.
 
     Raises:
         BadInput: an option that cannot be honoured; raised before any work is done.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, want_text=False)
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, want_text=False)
     tokens, scores = [], []
     for chosen, _, _, scored in run.cycles():
         tokens += chosen
@@ -146,12 +150,12 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
 
 def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
            stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape",
-           session: Session | None = None, logprobs: bool = False) -> Iterator[Event]:
+           session: Session | None = None, logprobs: bool = False, exact: bool = False) -> Iterator[Event]:
     """As :func:`generate`, token by token. The texts of all events joined are the text of the result.
 
     Closing the iterator leaves the session at the last committed cycle; ``session.tokens`` names it exactly.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, want_text=True)
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, want_text=True)
 
     def events():
         cycles = run.cycles()
@@ -168,13 +172,17 @@ def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens
 class _Run:
     """One generation: its options, its session, its counters."""
 
-    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, want_text):
+    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, want_text):
         self.ids = check(target, prompt, drafter, k, max_tokens, temperature, seed, scheme, session)
         self.rule = Greedy()
         # a drafter that reads the target's layers sees its rows pass, with the logits of the target itself
         self.forward = getattr(drafter, "verifier", target.model)
         self.stops = Stops(target, () if flag("ignore_eos", ignore_eos) else target.eos_ids, stop, max_tokens, want_text)
         self.target, self.drafter, self.scheme, self.seed, self.logprobs = target, drafter, scheme, seed, flag("logprobs", logprobs)
+        if flag("exact", exact):
+            earlier = len(session.tokens) if session is not None else 0
+            grid.check(target, earlier + len(self.ids) + max_tokens, 1 if drafter is None else getattr(k, "widest", k), scheme)
+        self.exact = exact
         self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
         getattr(drafter, "begin", lambda: None)()
         self.session = session if session is not None else Session(target)
@@ -187,7 +195,7 @@ class _Run:
         if self.session.busy:
             raise BadInput("Another generation is using this session; finish or close it first.")
         self.session.busy = True
-        rounds = self._plain() if self.drafter is None else self._speculative()
+        rounds = grid.rounds(self) if self.exact else self._plain() if self.drafter is None else self._speculative()
         try:
             began = time.perf_counter()
             rows = self.session.feed(self.ids, self.forward)
@@ -215,7 +223,7 @@ class _Run:
             """The token after ``row`` [1, 1], the same shape, and its log-probability where asked for; under way."""
             logits = model(row, cache=session.cache)[0, -1:]
             token = pick(logits, position)
-            made = [token[None]] + ([_logprobs(logits, token)] if self.logprobs else [])
+            made = [token[None]] + ([logprobs_of(logits, token)] if self.logprobs else [])
             mx.async_eval(made)
             return made
 
@@ -292,7 +300,7 @@ class _Run:
                 best = self.rule.pick(logits, len(session.tokens) + shift)
                 mx.eval(best)
                 if self.policy is not None and self.policy.wants_entropy:
-                    entropy = _entropy(logits[0])
+                    entropy = entropy_of(logits[0])
                 best = best.tolist()
                 t2 = clock()
                 s.verify_seconds += t2 - t1
@@ -309,6 +317,15 @@ class _Run:
             s.forward_tokens += len(rows) + replayed * (kept - shift)
             s.recorded_bytes = max(s.recorded_bytes, tx.recorded_bytes)
             steps, fallbacks = tx.rewind_steps, tx.rewind_fallbacks
+        scores = []
+        if self.logprobs:  # row i of these chose token i
+            rows = mx.concatenate(([draft.seed_logits[None]] if shift else []) + ([] if logits is None else [logits]))
+            scores = logprobs_of(rows[:kept], mx.array(candidate[:kept])).tolist()
+        return self._booked(draft, candidate, accepted, kept, texts, scores, k, entropy, steps, fallbacks)
+
+    def _booked(self, draft, candidate, accepted, kept, texts, scores, k, entropy, steps=0, fallbacks=0):
+        """Append the kept tokens and count the cycle; what :meth:`cycles` yields of it."""
+        session, s = self.session, self.stats
         session.tokens.extend(candidate[:kept])
         full = accepted == len(draft.tokens)
         last = "target" if not draft.tokens else "bonus" if full else "correction"
@@ -325,21 +342,4 @@ class _Run:
             s.width_per_cycle.append(k)
             s.entropy_per_cycle += [] if entropy is None else [entropy]
             self.policy.observe(Cycle(k, s.offered_per_cycle[-1], s.accepted_per_cycle[-1], kept, entropy))
-        scores = []
-        if self.logprobs:  # row i of these chose token i
-            rows = mx.concatenate(([draft.seed_logits[None]] if shift else []) + ([] if logits is None else [logits]))
-            scores = _logprobs(rows[:kept], mx.array(candidate[:kept])).tolist()
         return candidate[:kept], origins[:kept], texts, scores
-
-
-def _logprobs(logits, tokens):
-    """Log-probabilities [T] of ``tokens`` [T] under a float32 softmax of ``logits`` [T, V]; not evaluated."""
-    logits = logits.astype(mx.float32)
-    return mx.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0] - mx.logsumexp(logits, axis=-1)
-
-
-def _entropy(logits) -> float:
-    """Entropy in nats of one row of logits [V], in float32. Where the seed's row was kept, the verify forward's first row is
-    that of the first proposal, one position after the published one."""
-    logp = logits.astype(mx.float32) - mx.logsumexp(logits.astype(mx.float32))
-    return round(-(mx.exp(logp) * logp).sum().item(), 5)
