@@ -253,6 +253,83 @@ class MuseumRow(Row):
     symptom: str
 
 
+class IdentityRow(Row):
+    """One generation held against another on the same model, bit for bit.
+
+    ``against``: "plain" (ordinary plain decoding) or "plain_exact" (plain decoding on the grid of :mod:`specdecode_nb.exact`).
+    ``states`` counts the numbers in all caches at the end that were compared, None where the texts differ and nothing can be.
+    """
+
+    kind: Literal["identity"]
+    model: str
+    blas: str
+    dtype: str
+    arm: str
+    against: Literal["plain", "plain_exact"]
+    prompt_id: str
+    tokens: Annotated[int, Field(ge=1)]
+    accepted: Count
+    token_mismatches: Count
+    first_divergence: Count | None
+    states: Count | None
+    state_mismatches: Count | None
+    seconds: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def agree(self):
+        if (self.token_mismatches > 0) != (self.first_divergence is not None) or (self.states is None) != (self.state_mismatches is None):
+            raise ValueError(f"{self.token_mismatches} mismatches, first divergence {self.first_divergence}, {self.states} states, {self.state_mismatches} of them others")
+        return self
+
+
+class WidthNoiseRow(Row):
+    """The same text forwarded by one row and by ``width`` rows at a time: how far the logits of its positions lie apart."""
+
+    kind: Literal["width_noise"]
+    blas: str
+    dtype: str
+    prompt_id: str
+    width: Annotated[int, Field(ge=2)]
+    positions: Annotated[int, Field(ge=1)]
+    rows_changed: Count
+    largest_change: Seconds
+    median_change: Seconds
+    largest_logit: Seconds
+    flips: Count
+
+
+class AuditRow(Row):
+    """One drafted text, every position of it judged by the plain target along that same text.
+
+    ``flip_positions``: where the plain target prefers another token, ``flip_gaps`` by how much (logits). ``exact_ties``: positions whose two
+    best logits are equal. ``rows_changed`` of ``rows_compared`` committed rows of verify forwards had other bits than the plain row.
+    """
+
+    kind: Literal["audit"]
+    blas: str
+    dtype: str
+    arm: str
+    family: str
+    width: Count
+    prompt_id: str
+    category: str
+    positions: Annotated[int, Field(ge=1)]
+    exact_ties: Count
+    flip_positions: list[Count]
+    flip_gaps: list[Seconds]
+    first_divergence: Count | None
+    rows_compared: Count
+    rows_changed: Count
+    largest_change: Seconds
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        if len(self.flip_positions) != len(self.flip_gaps) or self.rows_changed > self.rows_compared:
+            raise ValueError(f"{len(self.flip_positions)} flips with {len(self.flip_gaps)} gaps, {self.rows_changed} of {self.rows_compared} rows changed")
+        return self
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
-                             "text_effect": TextEffectRow, "museum": MuseumRow}
+                             "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
+                             "width_noise": WidthNoiseRow, "audit": AuditRow}

@@ -83,7 +83,7 @@ def test_as_many_as_tokens_after_any_end(form):
 
 
 def test_nothing_is_computed_where_not_asked_for(monkeypatch):
-    monkeypatch.setattr(decoder, "_logprobs", lambda *_: 1 / 0)
+    monkeypatch.setattr(decoder, "logprobs_of", lambda *_: 1 / 0)
     for name in ("none", "uno", "kept"):
         result = generate(hybrid(), PROMPT, DRAFTERS[name](hybrid()), k=4, max_tokens=6, ignore_eos=True)
         assert result.logprobs is None
