@@ -5,7 +5,7 @@ import importlib
 
 __version__ = "0.1.0"
 _EXPORTS = {"load_target": "targets", "load_drafter": "drafters", "generate": "decoder", "stream": "decoder", "Session": "decoder",
-            "Transaction": "transaction"}
+            "Transaction": "transaction", "Sampling": "sampling"}
 __all__ = [*_EXPORTS, "__version__"]
 
 

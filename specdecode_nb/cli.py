@@ -14,6 +14,10 @@ from . import paths
 from .errors import BadInput
 
 PROGRAM = "specdecode-nb"
+SAMPLING = (("top-k", int, "keep so many of the most likely tokens"), ("top-p", float, "keep the most likely tokens of this mass"),
+            ("min-p", float, "keep tokens at least this share as likely as the best"), ("repetition-penalty", float, "above 1 makes repeating less likely"),
+            ("presence-penalty", float, "taken from logits of the latest ids"), ("frequency-penalty", float, "taken for each of their occurrences"),
+            ("rule", str, "gumbel (default), match or rejection: which sampled drafts survive"))
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +61,10 @@ def parser() -> Parser:
     generate.add_argument("-k", type=int, default=4, metavar="K", help="drafted positions a cycle (default: 4)")
     generate.add_argument("--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (default: 128)")
     generate.add_argument("--temperature", type=float, default=0.0, metavar="F", help="0 decodes greedily (default)")
+    for name, kind, words in SAMPLING:
+        generate.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "R" if kind is str else "F", help=words)
     generate.add_argument("--seed", type=int, default=0, metavar="S")
+    generate.add_argument("--exact", action="store_true", help="forwards of one shape: the same bits with any drafter or none; slower")
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
     command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
@@ -297,15 +304,17 @@ def check(options) -> int:
 
 
 def generate(options) -> int:
+    from . import Sampling, load_drafter, load_target
     from . import generate as decode
-    from . import load_drafter, load_target
 
     if not options.prompt.strip():
         raise BadInput("The prompt is empty; give at least one word.")
+    given = {name: value for name in (n.replace("-", "_") for n, *_ in SAMPLING) if (value := getattr(options, name)) is not None}
+    sampling = Sampling(temperature=options.temperature, **given)
     target = load_target(options.target)
     drafter = load_drafter(None if options.drafter == "none" else options.drafter, target)
-    result = decode(target, options.prompt, drafter=drafter, k=options.k, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
-                    stop=options.stop)
+    result = decode(target, options.prompt, drafter=drafter, k=options.k, max_tokens=options.max_tokens, seed=options.seed, stop=options.stop,
+                    sampling=sampling, exact=options.exact)
     print(result.text)
     print(statistics_line(result, drafter, options.k, target.name))
     return 0

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from . import exact as grid
-from .acceptance import Greedy
+from .acceptance import Greedy, rule
 from .drafters import Draft
 from .errors import BadInput, flag
 from .options import check
 from .policies import Cycle, Policy
+from .sampling import Sampling, chosen
 from .scores import entropy_of, logprobs_of
 from .stops import Stops
 from .targets import Target, mx
@@ -120,12 +121,16 @@ class Result:
 
 def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
              stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None,
-             logprobs: bool = False, exact: bool = False) -> Result:
-    """Decode ``prompt`` (text or ids) greedily; the tokens are those of the target alone, with any drafter.
+             logprobs: bool = False, exact: bool = False, sampling: Sampling | None = None) -> Result:
+    """Decode ``prompt`` (text or ids). Greedily, the tokens are those of the target alone, with any drafter; sampled, their
+    distribution is, and by the rule "gumbel" the tokens of a ``seed`` themselves are.
 
     Args:
         k: drafted positions a cycle, the first of which is the target's own next token; or a policy that is asked before
             each cycle (:mod:`specdecode_nb.policies`) and may answer 0, a plain step.
+        temperature: above 0, short for ``Sampling(temperature)``; :class:`~specdecode_nb.sampling.Sampling` has filters, penalties
+            and rules.
+        seed: noise depends on it and on the absolute position in the session alone.
         stop: texts that end the generation; the text returned ends before the first one completed.
         ignore_eos: treat end-of-text ids as ordinary tokens, as the benchmarks do.
         scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. "rewind" alone leaves states within a
@@ -138,10 +143,10 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
     Raises:
         BadInput: an option that cannot be honoured; raised before any work is done.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, want_text=False)
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, sampling, want_text=False)
     tokens, scores = [], []
-    for chosen, _, _, scored in run.cycles():
-        tokens += chosen
+    for committed, _, _, scored in run.cycles():
+        tokens += committed
         scores += scored
     # without stop texts, "stop" means an end-of-text id, which has no text
     text = run.stops.text if run.stops.want_text else target.decode(tokens[:-1] if run.reason == "stop" else tokens)
@@ -150,12 +155,12 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
 
 def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
            stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape",
-           session: Session | None = None, logprobs: bool = False, exact: bool = False) -> Iterator[Event]:
+           session: Session | None = None, logprobs: bool = False, exact: bool = False, sampling: Sampling | None = None) -> Iterator[Event]:
     """As :func:`generate`, token by token. The texts of all events joined are the text of the result.
 
     Closing the iterator leaves the session at the last committed cycle; ``session.tokens`` names it exactly.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, want_text=True)
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, sampling, want_text=True)
 
     def events():
         cycles = run.cycles()
@@ -172,16 +177,20 @@ def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens
 class _Run:
     """One generation: its options, its session, its counters."""
 
-    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, want_text):
-        self.ids = check(target, prompt, drafter, k, max_tokens, temperature, seed, scheme, session)
-        self.rule = Greedy()
+    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, sampling,
+                 want_text):
+        self.ids = check(target, prompt, drafter, k, max_tokens, seed, scheme, session)
+        drawn = chosen(temperature, sampling)
+        self.rule = rule(drawn, seed)
+        # what a drafter is told: nothing if its most likely tokens will do
+        self.told = (self.rule,) if type(self.rule) is not Greedy and getattr(drafter, "samples", False) else ()
         # a drafter that reads the target's layers sees its rows pass, with the logits of the target itself
         self.forward = getattr(drafter, "verifier", target.model)
         self.stops = Stops(target, () if flag("ignore_eos", ignore_eos) else target.eos_ids, stop, max_tokens, want_text)
         self.target, self.drafter, self.scheme, self.seed, self.logprobs = target, drafter, scheme, seed, flag("logprobs", logprobs)
         if flag("exact", exact):
             earlier = len(session.tokens) if session is not None else 0
-            grid.check(target, earlier + len(self.ids) + max_tokens, 1 if drafter is None else getattr(k, "widest", k), scheme)
+            grid.check(target, earlier + len(self.ids) + max_tokens, 1 if drafter is None else getattr(k, "widest", k), scheme, drawn)
         self.exact = exact
         self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
         getattr(drafter, "begin", lambda: None)()
@@ -216,23 +225,25 @@ class _Run:
 
     def _plain(self):
         """One row a step. The next step is started before this one's token is read, and undone if it was the last."""
-        model, session, s, pick = self.target.model, self.session, self.stats, self.rule.pick
-        safe = snapshot(session.cache)
+        session, s, safe = self.session, self.stats, snapshot(self.session.cache)
 
-        def start(row, position):
+        def start(row, ahead: int = 0):
             """The token after ``row`` [1, 1], the same shape, and its log-probability where asked for; under way."""
-            logits = model(row, cache=session.cache)[0, -1:]
-            token = pick(logits, position)
+            logits = self.target.model(row, cache=session.cache)[0, -1:]
+            token = self.rule.pick(logits, len(session.tokens) + ahead, session.tokens)
             made = [token[None]] + ([logprobs_of(logits, token)] if self.logprobs else [])
             mx.async_eval(made)
             return made
 
         try:
-            pending = start(mx.array([session.tokens[-1:]]), len(session.tokens))
+            pending = start(mx.array([session.tokens[-1:]]))
             while True:
                 t0 = time.perf_counter()
+                if pending is None:
+                    pending = start(mx.array([session.tokens[-1:]]))
                 ahead = snapshot(session.cache)
-                following = start(pending[0], len(session.tokens) + 1) if self.stops.room > 1 else None
+                # penalties need this step's token before the next one can be chosen
+                following = start(pending[0], 1) if self.stops.room > 1 and not self.rule.reads_ids else None
                 token = pending[0].item()
                 s.verify_seconds += time.perf_counter() - t0
                 _, texts = self.stops.admit([token])
@@ -269,6 +280,10 @@ class _Run:
         name = getattr(self.drafter, "name", type(self.drafter).__name__)
         if not isinstance(draft, Draft) or (draft.exact or draft.seed_kept) and not draft.tokens:
             raise ValueError(f"The drafter {name!r} answered {draft!r}; an exact token or a kept seed needs a proposal.")
+        if draft.exact and not self.told and type(self.rule) is not Greedy:
+            raise ValueError(f"The drafter {name!r} names the target's next token without its sampling rule; it decodes at temperature 0 only.")
+        if draft.q is not None and draft.q.shape != (len(draft.tokens) - draft.exact, self.target.vocab_size):
+            raise ValueError(f"The drafter {name!r} gave distributions of shape {draft.q.shape} with {len(draft.tokens)} proposals.")
         odd = [t for t in draft.tokens if not isinstance(t, int) or not 0 <= t < self.target.vocab_size]
         if odd:
             raise ValueError(f"The drafter {name!r} proposed the id {odd[0]!r}, outside the vocabulary of {self.target.vocab_size}.")
@@ -281,7 +296,7 @@ class _Run:
         asked = self.k if self.policy is None else self._asked()
         # a cycle commits at most k tokens, and one more if the first is exact; a block beyond the budget would be wasted
         k = min(asked, max(1, self.stops.room - getattr(self.drafter, "exact", 1)))
-        draft = self._checked(self.drafter.draft(session.cache, session.tokens, k, s.cycles)) if k else Draft([])
+        draft = self._checked(self.drafter.draft(session.cache, session.tokens, k, s.cycles, *self.told)) if k else Draft([])
         t1 = clock()
         s.draft_seconds += t1 - t0
         s.forwards += draft.forwards
@@ -297,7 +312,7 @@ class _Run:
             again = (lambda n: self.target.model(mx.array([rows[:n]]), cache=session.cache)) if self.scheme == "replay" else None
             with Transaction(session.cache, self.scheme, rerun=again) as tx:
                 logits = self.forward(mx.array([rows]), cache=session.cache)[0]
-                best = self.rule.pick(logits, len(session.tokens) + shift)
+                best = self.rule.pick(logits, len(session.tokens) + shift, session.tokens + draft.tokens, draft)
                 mx.eval(best)
                 if self.policy is not None and self.policy.wants_entropy:
                     entropy = entropy_of(logits[0])

@@ -16,6 +16,7 @@ from .backend import mx, nn  # isort: skip
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3_next import Qwen3NextMLP
 
+from .drafters import Draft
 from .taps import TapDrafter
 from .targets import Target
 
@@ -183,8 +184,9 @@ class DFlashDrafter(TapDrafter):
         for layer, cache in zip(self.model.layers, self._caches):
             cache.extend(layer.self_attn, features)
 
-    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int) -> tuple[list[int], int, int]:
+    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int, choose: Callable) -> Draft:
         features = self.model.features(taps) if taps is not None else None
         block = self._embed(mx.array([[anchor] + [self.model.config.mask_token_id] * (k - 1)]))
         hidden = self.model(block, [c.bind(features) for c in self._caches])
-        return mx.argmax(self._head(hidden)[0], axis=-1).tolist(), 1, k
+        tokens, q = choose(self._head(hidden)[0])
+        return Draft(tokens.tolist(), forwards=1, rows=k, q=q)

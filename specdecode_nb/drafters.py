@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import paths
+from .acceptance import Greedy
 from .backend import mx
 from .errors import BadInput, flag, nearest
 from .lora import load_adapter
@@ -31,7 +32,8 @@ class Draft:
     ``exact`` leading ones are the target's own choice (0 or 1) and are not verified. ``seed_kept`` says that the draft
     forward has left the seed's row in the caches, so the verify forward starts at the first proposal; ``seed_logits`` [V] are then
     the target's own at that row, not evaluated. ``confidence`` holds (top-1 probability, margin to the second) of each speculative
-    proposal where it was asked for.
+    proposal where it was asked for. ``q`` [speculative, V] holds the distributions that the speculative ones were drawn from, by the
+    rule "rejection"; None: they were not drawn.
     """
 
     tokens: list[int]
@@ -41,6 +43,7 @@ class Draft:
     rows: int = 0
     confidence: list | None = None
     seed_logits: mx.array | None = None
+    q: mx.array | None = None
 
 
 class UnoDrafter:
@@ -58,6 +61,7 @@ class UnoDrafter:
     """
 
     exact = 1  # leading proposals that are the target's own
+    samples = True  # takes the rule of a sampled generation
 
     def __init__(self, target: Target, model, gate, name: str = "uno", keep_seed: bool = True, noise_seed: int = NOISE_SEED,
                  scheme: str = "tape", passes: int = 1, confidence: bool = False, metadata: dict | None = None):
@@ -81,21 +85,23 @@ class UnoDrafter:
         rows = mx.concatenate([mx.array([seed], dtype=mx.int32), noise.astype(mx.int32)])[None]
         return self._model(rows, cache=cache)[0]
 
-    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
-        """``history`` is every committed id; the caches hold all of them but the last, the seed token."""
+    def draft(self, cache: list, history: list[int], k: int, cycle: int, rule: Greedy = Greedy()) -> Draft:
+        """``history`` is every committed id; the caches hold all of them but the last, the seed token. ``rule`` chooses."""
         key = mx.random.key(stream_seed(self.noise_seed, BENCH_NOISE, cycle))
         # drawn at a fixed width, so the noise of a slot does not depend on k
         noise = mx.random.randint(1, self._vocab, (max(16, k),), key=key)[: k - 1]
         for left in reversed(range(self.passes)):
             with Transaction(cache, self.scheme if self.keep_seed else "tape") as tx:
                 logits = self.logits(cache, history[-1], noise)
-                proposals = mx.argmax(logits, axis=-1)
+                # a pass before the last only makes guesses to draft from
+                proposals, q = rule.propose(logits, len(history), history, 1) if not left else (mx.argmax(logits, axis=-1), None)
                 mx.eval(proposals)
                 # row i predicts what stands at row i + 1
                 noise = proposals[:-1]
                 tx.commit(1 if self.keep_seed and not left else 0)
         return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=self.passes, rows=k * self.passes,
-                     confidence=_sureness(logits[1:]) if self.confidence else None, seed_logits=logits[0] if self.keep_seed else None)
+                     confidence=_sureness(logits[1:]) if self.confidence else None, seed_logits=logits[0] if self.keep_seed else None,
+                     q=q)
 
 
 def _sureness(logits) -> list[list[float]]:

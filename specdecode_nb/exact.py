@@ -36,6 +36,7 @@ from dataclasses import replace
 from .backend import mx
 from .drafters import Draft
 from .errors import BadInput
+from .sampling import Sampling
 from .scores import entropy_of, logprobs_of
 from .transaction import Transaction, restore, snapshot
 
@@ -44,13 +45,15 @@ PADDING = 0  # any id: a row that nothing committed can see
 SCHEMES = ("tape", "per_token_states")
 
 
-def check(target, positions: int, k: int, scheme: str) -> None:
+def check(target, positions: int, k: int, scheme: str, sampling: Sampling) -> None:
     """Raises BadInput for what exact decoding cannot honour.
 
     Args:
         positions: prompt, everything before it in the session, and new tokens.
         k: the widest block asked for; 1 without a drafter.
     """
+    if sampling.temperature and sampling.rule == "rejection":
+        raise BadInput("The rule 'rejection' draws other tokens with every drafter, and exact decoding promises the same; choose gumbel or match.")
     if k > CELL:
         raise BadInput(f"k is {k}, but exact decoding verifies at most {CELL} rows at once; give {CELL} or less.")
     if scheme not in SCHEMES:
@@ -91,7 +94,7 @@ def _draft(run, room: int) -> tuple[Draft, int]:
     k = min(asked, room + 1 - getattr(run.drafter, "exact", 1))
     if k < 1:
         return Draft([]), asked
-    draft = run._checked(run.drafter.draft(run.session.cache, run.session.tokens, k, run.stats.cycles))
+    draft = run._checked(run.drafter.draft(run.session.cache, run.session.tokens, k, run.stats.cycles, *run.told))
     return replace(draft, tokens=draft.tokens[:room], exact=0, seed_kept=False, seed_logits=None), asked
 
 
@@ -108,7 +111,7 @@ def _cycle(run, began: list, start: int):
     restore(session.cache, began)
     with Transaction(session.cache, run.scheme) as tx:
         logits = run.forward(mx.array([rows + [PADDING] * (CELL - len(rows))]), cache=session.cache)[0]
-        best = run.rule.pick(logits, start + 1)
+        best = run.rule.pick(logits, start + 1, session.tokens + draft.tokens)
         mx.eval(best)
         if run.policy is not None and run.policy.wants_entropy:
             entropy = entropy_of(logits[len(known) - 1])

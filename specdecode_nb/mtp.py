@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3_5 import DecoderLayer
 
+from .drafters import Draft
 from .errors import BadInput
 from .taps import TapDrafter
 from .targets import DTYPES, Target, expect, read_safetensors
@@ -75,22 +77,23 @@ class MTPDrafter(TapDrafter):
         self._last = hidden[:, -1:]
         mx.eval(self._last)
 
-    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int) -> tuple[list[int], int, int]:
+    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int, choose: Callable) -> Draft:
         known = [h for h in (self._last, None if taps is None else self._norm(taps)) if h is not None]
         if not known:  # a prompt of one token: there is no hidden row to start from
-            return [], 0, 0
+            return Draft([])
         hidden, cache = mx.concatenate(known, axis=1), self._caches[0]
         after = mx.array([(ids + [anchor])[-hidden.shape[1] :]])
-        last, rows, tokens = hidden[:, -1:], hidden.shape[1] + k - 2, []
-        for _ in range(k - 1):
+        last, rows, drawn = hidden[:, -1:], hidden.shape[1] + k - 2, []
+        for ahead in range(k - 1):
             hidden = self.model(hidden, self._embed(after), cache)[:, -1:]
-            after = mx.argmax(self._head(hidden), axis=-1)
-            tokens.append(after)
-        tokens = mx.concatenate(tokens, axis=1)[0].tolist()
+            token, q = choose(self._head(hidden)[0], ahead)
+            after = token[None]
+            drawn.append((token, q))
+        tokens = mx.concatenate([t for t, _ in drawn]).tolist()
         mx.eval(last)
         self._last = last
         cache.offset -= k - 1
-        return tokens, k - 1, rows
+        return Draft(tokens, forwards=k - 1, rows=rows, q=None if q is None else mx.concatenate([q for _, q in drawn]))
 
 
 def read_mtp(path: Path, target: Target) -> tuple[MTPModel, dict]:

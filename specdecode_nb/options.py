@@ -9,7 +9,7 @@ from .targets import Target
 from .transaction import SCHEMES
 
 
-def check(target: Target, prompt, drafter, k: int | Policy, max_tokens: int, temperature: float, seed: int, scheme: str, session) -> list[int]:
+def check(target: Target, prompt, drafter, k: int | Policy, max_tokens: int, seed: int, scheme: str, session) -> list[int]:
     """The prompt as ids, after every option has been checked. Raises BadInput."""
     if not isinstance(target, Target):
         raise BadInput(f"The target is {target!r}; load it with load_target.")
@@ -47,8 +47,6 @@ def check(target: Target, prompt, drafter, k: int | Policy, max_tokens: int, tem
         raise BadInput(f"seed is {seed!r}; give a whole number.")
     if scheme not in SCHEMES:
         raise BadInput(f"There is no scheme {scheme!r} for decoding; choose {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}.")
-    if not isinstance(temperature, (int, float)) or temperature != 0:
-        raise BadInput(f"temperature is {temperature!r}; this version decodes greedily, so give 0.")
     if earlier + len(ids) + max_tokens + widest > target.context:
         raise BadInput(f"{earlier + len(ids)} prompt tokens, {max_tokens} new ones and a block of k={widest} do not fit the context of "
                        f"{target.context}; shorten one of them.")

@@ -34,7 +34,7 @@ class _Wrapper:
         self.inner, self.verify = drafter, _whole("verify", verify, 1)
         self.name = f"{letter}({drafter.name},{verify})"
         self.metadata = getattr(drafter, "metadata", {})
-        for name in ("target", "verifier", "block_size", "exact"):  # what the decoder asks a drafter for
+        for name in ("target", "verifier", "block_size", "exact", "samples"):  # what the decoder asks a drafter for
             if hasattr(drafter, name):
                 setattr(self, name, getattr(drafter, name))
         self.begin()
@@ -43,11 +43,16 @@ class _Wrapper:
         """A new generation: the decoder says so before its first cycle."""
         self.trace: list[Handed] = []
 
-    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
+    def draft(self, cache: list, history: list[int], k: int, cycle: int, *rule) -> Draft:
         began = time.perf_counter()
-        draft, drafted = self._draft(cache, history, k, cycle)
+        draft, drafted = self._draft(cache, history, k, cycle, *rule)
         self.trace.append(Handed(drafted, len(draft.tokens), began, time.perf_counter() - began))
         return draft
+
+
+def _first(draft: Draft, n: int) -> Draft:
+    """The first ``n`` tokens of a draft."""
+    return replace(draft, tokens=draft.tokens[:n], q=None if draft.q is None else draft.q[: n - draft.exact])
 
 
 class Truncated(_Wrapper):
@@ -56,9 +61,9 @@ class Truncated(_Wrapper):
     def __init__(self, drafter, verify: int):
         super().__init__(drafter, verify, "T")
 
-    def _draft(self, cache, history, k, cycle):
-        draft = self.inner.draft(cache, history, k, cycle)
-        return replace(draft, tokens=draft.tokens[: self.verify]), len(draft.tokens)
+    def _draft(self, cache, history, k, cycle, *rule):
+        draft = self.inner.draft(cache, history, k, cycle, *rule)
+        return _first(draft, self.verify), len(draft.tokens)
 
 
 class Staged(_Wrapper):
@@ -79,12 +84,12 @@ class Staged(_Wrapper):
         super().begin()
         self._start, self._expected, self._blocks = 0, [], 0
 
-    def _draft(self, cache, history, k, cycle):
+    def _draft(self, cache, history, k, cycle, *rule):
         at = len(history)
         if self._start < at < len(self._expected) and history == self._expected[:at]:
             return Draft(self._expected[at : at + min(self.verify, k)]), 0
         self._expected = []  # nothing is carried if the draft fails
         self._blocks += 1
-        draft = self.inner.draft(cache, history, k, self._blocks)
+        draft = self.inner.draft(cache, history, k, self._blocks, *rule)
         self._start, self._expected = at, history + draft.tokens
-        return replace(draft, tokens=draft.tokens[: self.verify]), len(draft.tokens)
+        return _first(draft, self.verify), len(draft.tokens)

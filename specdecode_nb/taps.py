@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .backend import mx, nn  # isort: skip
 
 from mlx_lm.models.qwen3_5 import DecoderLayer
 
+from .acceptance import Greedy
 from .decoder import PREFILL_ROWS
 from .drafters import Draft
 from .targets import Target, share
@@ -92,6 +94,7 @@ class TapDrafter:
     """
 
     exact = 0
+    samples = True
     window: float = math.inf
     """How many of the latest context rows a draft reads."""
     block_size: int
@@ -114,8 +117,11 @@ class TapDrafter:
         """Go past ``rows`` committed rows that no later draft will read."""
         raise NotImplementedError
 
-    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int) -> tuple[list[int], int, int]:
-        """Add committed rows as :meth:`_hold` does (None for none) and give k - 1 tokens after ``anchor``, forwards, rows."""
+    def _propose(self, ids: list[int], taps: mx.array | None, anchor: int, k: int, choose: Callable) -> Draft:
+        """Add committed rows as :meth:`_hold` does (None for none) and draft k - 1 tokens after ``anchor``.
+
+        ``choose(logits [T, V], ahead=0)`` gives tokens [T] and their distributions for the ``ahead``-th draft token and after.
+        """
         raise NotImplementedError
 
     @property
@@ -173,8 +179,8 @@ class TapDrafter:
             self._extend(ids, self.verifier.taps(mx.array([ids]), cache)[1], len(past))
             mx.eval([c.state for c in cache])
 
-    def draft(self, cache: list, history: list[int], k: int, cycle: int) -> Draft:
-        """``history`` is every committed id; its last is the anchor, the others are the context."""
+    def draft(self, cache: list, history: list[int], k: int, cycle: int, rule: Greedy = Greedy()) -> Draft:
+        """``history`` is every committed id; its last is the anchor, the others are the context. ``rule`` chooses."""
         self._serve(cache)
         past, rebuilt = history[:-1], 0
         taps = self._follow(past)
@@ -186,10 +192,11 @@ class TapDrafter:
         if held < len(past):
             self._rebuild(past)
             taps, rebuilt = [], len(past)
-        tokens, forwards, rows = self._propose(past[len(self._ids) :], mx.concatenate(taps, axis=-1) if taps else None, history[-1], k)
+        choose = lambda logits, ahead=0: rule.propose(logits, len(history) + ahead, history)  # noqa: E731
+        draft = self._propose(past[len(self._ids) :], mx.concatenate(taps, axis=-1) if taps else None, history[-1], k, choose)
         self._ids += past[len(self._ids) :]
         self._pending = None
-        return Draft(tokens, forwards=forwards + int(rebuilt > 0), rows=rows + rebuilt)
+        return replace(draft, forwards=draft.forwards + int(rebuilt > 0), rows=draft.rows + rebuilt)
 
 
 def _common(a: list[int], b: list[int]) -> int:

@@ -102,7 +102,7 @@ def test_a_timed_forward_changes_nothing_and_a_timed_draft_reads_fresh_rows():
     session, following = Session(TOY), plain(TOY, tuple(ids), 40)
     session.feed(ids, drafter.verifier)
     before, read, propose = bits(session.cache), [], drafter._propose
-    drafter._propose = lambda past, taps, anchor, k: (read.append((past, taps.shape[1], anchor, k)), propose(past, taps, anchor, k))[1]
+    drafter._propose = lambda past, taps, anchor, k, choose: (read.append((past, taps.shape[1], anchor, k)), propose(past, taps, anchor, k, choose))[1]
     for forward, width in (("draft", 8), ("verify", 5), ("draft", 8), ("verify", 1), ("draft", 2)):
         spent = dflash.timed_forward(drafter, session, following, forward, width)
         assert spent["seconds"] > 0 and session.tokens == ids and equal(bits(session.cache), before)

@@ -6,11 +6,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import specdecode_nb
-from specdecode_nb import cli, decoder, lora
+from specdecode_nb import cli, decoder, exact, lora
 from specdecode_nb.decoder import Session, generate, stream
 from specdecode_nb.drafters import NgramDrafter, RandomDrafter, UnoDrafter, load_drafter
 from specdecode_nb.errors import BadInput
 from specdecode_nb.policies import Fixed
+from specdecode_nb.sampling import Sampling
 from specdecode_nb.staged import Staged, Truncated
 from specdecode_nb.targets import load_target
 from toy import PROMPT, ScriptedDrafter, adapter, hybrid, plain, scripted
@@ -81,18 +82,30 @@ def honours_drafter(call, patch):
     return call(drafter=spy, ignore_eos=True).tokens == call(drafter=None, ignore_eos=True).tokens and spy.asked
 
 
+def honours_exact(call, patch):
+    seen, real = [], exact.rounds
+    patch.setattr(exact, "rounds", lambda run: seen.append(run.exact) or real(run))
+    tokens = [call(drafter=d, exact=e, ignore_eos=True).tokens for d in (None, Spy()) for e in (True, False)]
+    return seen == [True, True] and tokens[0] == tokens[2]
+
+
 HONOURED = {
     "target": lambda call, patch: call(hybrid(), ignore_eos=True).tokens != call(hybrid(seed=1, value_heads=2), ignore_eos=True).tokens,
     "prompt": lambda call, patch: call(prompt="ab").tokens == call(prompt=[97, 98]).tokens != call(prompt="ac").tokens,
     "drafter": honours_drafter,
     "k": honours_k,
     "max_tokens": lambda call, patch: [len(call(max_tokens=n, ignore_eos=True).tokens) for n in (0, 1, 7)] == [0, 1, 7],
-    "temperature": lambda call, patch: call(temperature=0, ignore_eos=True).tokens == call(temperature=0.0, ignore_eos=True).tokens == plain(hybrid())[:8],
-    "seed": lambda call, patch: call(seed=1, ignore_eos=True).tokens == call(seed=2, ignore_eos=True).tokens,  # nothing is drawn at temperature 0
+    "temperature": lambda call, patch: (call(temperature=0, ignore_eos=True).tokens == call(temperature=0.0, ignore_eos=True).tokens == plain(hybrid())[:8]
+                                        != call(temperature=2.0, ignore_eos=True).tokens),
+    "seed": lambda call, patch: (call(seed=1, temperature=2.0, ignore_eos=True).tokens == call(seed=1, temperature=2.0, ignore_eos=True).tokens
+                                 != call(seed=2, temperature=2.0, ignore_eos=True).tokens),
+    "sampling": lambda call, patch: (call(sampling=Sampling(2.0), ignore_eos=True).tokens == call(temperature=2.0, ignore_eos=True).tokens
+                                     and call(sampling=Sampling(2.0, top_k=1), ignore_eos=True).tokens == plain(hybrid())[:8]),
     "stop": lambda call, patch: follows(TEXT, call, stop="def").text == "abc" and follows(TEXT, call, stop=["xy", "c"]).text == "ab",
     "ignore_eos": lambda call, patch: [len(follows([97, 0, 98], call, ignore_eos=i).tokens) for i in (True, False)] == [3, 2],
     "scheme": honours_scheme,
     "session": honours_session,
+    "exact": honours_exact,
     "logprobs": lambda call, patch: call().logprobs is None and len(call(logprobs=True, ignore_eos=True).logprobs) == 8,
 }
 REFUSED = {
@@ -106,6 +119,8 @@ REFUSED = {
     "stop": (["", ["a", ""], 3, None, (1,), b"a"], "stop is .*give"),
     "ignore_eos": ([1, 0, "no", None], "ignore_eos is .*give True or False"),
     "scheme": (["snapshot", "", None, 3, ["tape"]], "no scheme"),
+    "exact": ([1, "yes", None], "exact is .*give True or False"),
+    "sampling": ([0.7, "gumbel", {}], "sampling is .*give a Sampling"),
     "session": (["mine", 3, []], "The session is .*give a Session"),
     "logprobs": ([1, "yes", None], "logprobs is .*give True or False"),
 }
@@ -215,12 +230,18 @@ def test_the_type_of_a_target_is_honoured():
 # the command
 
 WORDS = {"prompt": ["ab"], "target": ["--target", "mine"], "drafter": ["--drafter", "random"], "k": ["-k", "3"], "max_tokens": ["--max-tokens", "5"],
-         "temperature": ["--temperature", "0.0"], "seed": ["--seed", "7"], "stop": ["--stop", "x", "--stop", "yz"]}
-GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "temperature": 0.0, "seed": 7, "stop": ["x", "yz"]}
+         "temperature": ["--temperature", "0.8"], "exact": ["--exact"], "seed": ["--seed", "7"], "stop": ["--stop", "x", "--stop", "yz"],
+         "top_k": ["--top-k", "9"], "top_p": ["--top-p", "0.9"], "min_p": ["--min-p", "0.01"], "rule": ["--rule", "match"],
+         "repetition_penalty": ["--repetition-penalty", "1.1"], "presence_penalty": ["--presence-penalty", "0.2"],
+         "frequency_penalty": ["--frequency-penalty", "0.3"]}
+DRAWN = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "rule": "match", "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
+GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True, "sampling": Sampling(**DRAWN)}
 BAD = {"prompt": [[""], [" "], ["a\udcffb"]], "target": [["--target", "nowhere"], ["--target"]], "drafter": [["--drafter", "unno"]],
        "k": [["-k", "0"], ["-k", "four"], ["-k", "1.5"]], "max_tokens": [["--max-tokens", "-1"], ["--max-tokens", "many"], ["--max-tokens", "99999"]],
        "temperature": [["--temperature", "nan"], ["--temperature", "-1"], ["--temperature", "warm"]], "seed": [["--seed", "x"], ["--seed", "1.5"]],
-       "stop": [["--stop", ""], ["--stop"]]}
+       "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]], "top_p": [["--top-p", "0"], ["--top-p", "1.5"]],
+       "min_p": [["--min-p", "-1"], ["--min-p", "nan"]], "rule": [["--rule", "luck"]], "repetition_penalty": [["--repetition-penalty", "0"]],
+       "presence_penalty": [["--presence-penalty", "inf"]], "frequency_penalty": [["--frequency-penalty", "often"]]}
 
 
 def command(*words):
@@ -229,7 +250,7 @@ def command(*words):
 
 def test_every_option_of_the_command_is_here():
     actions = cli.parser()._subparsers._group_actions[0].choices["generate"]._actions
-    assert {a.dest for a in actions} - {"help"} == set(WORDS) == set(GIVEN) == set(BAD)
+    assert {a.dest for a in actions} - {"help"} == set(WORDS) == set(GIVEN) - {"sampling"} | set(DRAWN) == set(BAD)
 
 
 def test_every_option_of_the_command_reaches_the_decoder(monkeypatch, capsys):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from specdecode_nb.decoder import Session, generate, stream
 from specdecode_nb.drafters import Draft, NgramDrafter, RandomDrafter, UnoDrafter
 from specdecode_nb.errors import BadInput
+from specdecode_nb.sampling import Sampling
 from toy import PROMPT, VOCAB, ScriptedDrafter, adapter, hybrid, plain, scripted
 
 FORMS = ("lookup", "published", "kept")
@@ -154,7 +155,8 @@ BAD = [
     (dict(k=5000), "block of k=5000 do not fit the context of 4096; shorten"), (dict(max_tokens=4096), "4096 new ones .* do not fit"),
     (dict(prompt=[7] * 4000), "4000 prompt tokens, 128 new ones"),
     *((dict(max_tokens=n), f"max_tokens is {n!r}; give") for n in (-1, 2.5, "8", None, True)),
-    *((dict(temperature=t), "decodes greedily, so give 0") for t in (0.7, 1, -1, float("nan"), float("inf"), "0", None)),
+    *((dict(temperature=t), f"temperature is {t!r}; give 0") for t in (-1, 1e-9, float("nan"), float("inf"), "0", None, True)),
+    (dict(sampling=0.7), "sampling is 0.7; give a Sampling"), (dict(sampling=Sampling(), temperature=0.5), "temperature is 0.5 beside a Sampling"),
     *((dict(seed=s), f"seed is {s!r}; give a whole number") for s in (1.5, "0", None)),
     *((dict(scheme=s), "no scheme .* for decoding; choose tape, per_token_states, replay or rewind") for s in ("snapshot", "", None, 3)),
     *((dict(stop=s), "stop is .*; give a text") for s in ("", ["a", ""], 3, None)),
