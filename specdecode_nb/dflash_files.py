@@ -13,9 +13,11 @@ from .backend import mx  # isort: skip
 
 from mlx.utils import tree_flatten
 
+from .checkpoints import expect, read_safetensors
 from .dflash import DFlashConfig, DFlashModel
 from .errors import BadInput
-from .targets import DTYPES, Target, expect, read_safetensors
+from .families import require, width
+from .targets import DTYPES, Target
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
 NESTED = {"target_layer_ids", "mask_token_id", "block_size", "num_target_layers", "causal", "runtime_block_size", "draft_window_size"}
@@ -84,10 +86,8 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
 
 def check_pair(c: DFlashConfig, target: Target) -> None:
     """Raises BadInput if a drafter of this configuration cannot read or write for ``target``."""
-    text = getattr(target.model, "language_model", None)
-    if text is None:
-        raise BadInput(f"Target {target.name!r} has no layers to tap; use a model of the Qwen3.5 class.")
-    facts = {"hidden_size": (c.hidden_size, text.args.hidden_size), "vocab_size": (c.vocab_size, target.vocab_size),
+    require("dflash", target.model, target.name)
+    facts = {"hidden_size": (c.hidden_size, width(target.model)), "vocab_size": (c.vocab_size, target.vocab_size),
              "num_target_layers": (c.num_target_layers, len(target.model.layers))}
     for name, (ours, theirs) in facts.items():
         if ours != theirs:

@@ -8,10 +8,12 @@ from pathlib import Path
 from . import paths
 from .acceptance import Greedy
 from .backend import mx
+from .checkpoints import tensor_names
 from .errors import BadInput, flag, nearest
 from .lora import load_adapter
+from .released import check_adapter
 from .streams import BENCH_NOISE, stream_seed
-from .targets import Target, tensor_names
+from .targets import Target
 from .transaction import SCHEMES, Transaction
 
 TRAINED = ("uno", "dflash", "mtp")
@@ -183,8 +185,9 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
             raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")
         if name == "mtp" or any(tensor.startswith("mtp.") for tensor in tensor_names(path)):
             return _mtp(name, path, target, foreign, **options)
+        known = check_adapter(path)
         model, gate, metadata = load_adapter(path, target.model)
-        metadata = _same_target(f"adapter {path.name!r}", metadata, target, foreign)
+        metadata = known | _same_target(f"adapter {path.name!r}", metadata, target, foreign)
         return UnoDrafter(target, model, gate, name="uno" if name == "uno" else path.stem, metadata=metadata, **options)
     except TypeError as error:
         raise BadInput(f"Drafter {name!r} does not take these options ({error}).") from None

@@ -5,8 +5,8 @@ One token does ``S <- g S``, ``delta = beta (v - S k)``, ``S <- S + delta k^T``,
 ``S`` cannot be trimmed: the product of the decays and the written directions is not invertible in floating point.
 So the layer can record, per row, what it wrote (``Tape``); :mod:`specdecode_nb.transaction` uses that to undo.
 
-The layer is a subclass of mlx-lm's own; it takes the place of the stock one in a single model (:func:`adopt`),
-and nothing of mlx-lm is patched.
+The layer is a subclass of mlx-lm's own, Qwen3.5's or Qwen3-Next's; it takes the place of the stock one in a single model
+(:func:`adopt`), and nothing of mlx-lm is patched.
 """
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .backend import mx, nn  # isort: skip
 from mlx_lm.models.cache import ArraysCache
 from mlx_lm.models.gated_delta import compute_g, normalize_qk
 from mlx_lm.models.qwen3_5 import GatedDeltaNet
+from mlx_lm.models.qwen3_next import Qwen3NextGatedDeltaNet
 
 CHUNK = 32
 
@@ -137,12 +138,16 @@ class RecurrentCache(ArraysCache):
         super().advance(n)
 
 
-class TapedGatedDeltaNet(GatedDeltaNet):
-    """mlx-lm's Gated DeltaNet layer with the arithmetic of every use in one place.
+class Taped:
+    """The arithmetic of every use of a Gated DeltaNet layer in one place, over the parameters of mlx-lm's own.
 
     Prefill, plain step, verify and replay share :meth:`rows` (projections, convolution, gates, normalised keys) and
     :func:`delta_rule_step`. In training mode without a cache the chunked form takes the step's place.
     """
+
+    def project(self, x):
+        """The five projections of x [B, T, hidden]: qkv [B, T, conv_dim], z [B, T, Hv Dv] or [B, T, Hv, Dv], b and a [B, T, Hv]."""
+        raise NotImplementedError
 
     def rows(self, x, window):
         """Everything that does not depend on the state.
@@ -153,7 +158,7 @@ class TapedGatedDeltaNet(GatedDeltaNet):
             conv_rows [B, 3+T, conv_dim], q and k [B, T, Hv, Dk], v [B, T, Hv, Dv], g and beta [B, T, Hv] (float32), z.
         """
         B, T, _ = x.shape
-        qkv, z, b, a = self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
+        qkv, z, b, a = self.project(x)
         conv_rows = mx.concatenate([window, qkv], axis=1)
         # MLX's depthwise Conv1d is 50 times slower on a CPU than four shifted products with the same result
         w = self.conv1d.weight[..., 0]
@@ -210,9 +215,28 @@ class TapedGatedDeltaNet(GatedDeltaNet):
         return self.out_proj(out.reshape(B, T, -1))
 
 
-def adopt(layer: GatedDeltaNet) -> TapedGatedDeltaNet:
-    """A taped layer that shares the parameters of ``layer``; the stock layer is left as it is."""
-    taped = TapedGatedDeltaNet.__new__(TapedGatedDeltaNet)
+class TapedGatedDeltaNet(Taped, GatedDeltaNet):
+    """Qwen3.5's layer: a projection each."""
+
+    def project(self, x):
+        return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
+
+
+class TapedNextGatedDeltaNet(Taped, Qwen3NextGatedDeltaNet):
+    """Qwen3-Next's layer: two projections, whose outputs lie side by side per key head."""
+
+    def project(self, x):
+        q, k, v, z, b, a = self.fix_query_key_value_ordering(self.in_proj_qkvz(x), self.in_proj_ba(x))
+        return mx.concatenate([part.reshape(*x.shape[:2], -1) for part in (q, k, v)], axis=-1), z, b, a
+
+
+TAPED = {GatedDeltaNet: TapedGatedDeltaNet, Qwen3NextGatedDeltaNet: TapedNextGatedDeltaNet}
+
+
+def adopt(layer: nn.Module) -> Taped:
+    """A taped layer that shares the parameters of ``layer``, of a class in :data:`TAPED`; the stock layer is left as it is."""
+    kind = TAPED[type(layer)]
+    taped = kind.__new__(kind)
     nn.Module.__init__(taped)
     taped.__dict__.update(layer.__dict__, _no_grad=set(layer._no_grad))
     dict.update(taped, layer)

@@ -13,8 +13,9 @@ from .backend import mx, nn  # isort: skip
 
 from mlx.utils import tree_flatten, tree_unflatten
 
+from .checkpoints import expect, read_safetensors
 from .errors import BadInput
-from .targets import expect, read_safetensors, share
+from .targets import share
 
 PUBLISHED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
              "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -68,7 +69,7 @@ def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int 
     for layer in adapted.layers:
         for path in modules:
             owner, name = path.split(".")
-            if owner in layer:
+            if owner in layer and name in layer[owner]:
                 base = layer[owner][name]
                 key, sub = mx.random.split(key)
                 out, inner = base.weight.shape
@@ -80,7 +81,7 @@ def attach(model, rank: int, modules=PUBLISHED, scale: float = SCALE, seed: int 
 
 
 def adapter_weights(adapted) -> dict[str, mx.array]:
-    """The trainable tensors under their published names, ``language_model.model.layers.{i}....lora_a`` and ``lora_b``."""
+    """The trainable tensors by their path in the model: of Qwen3.5 the published names, ``language_model.model.layers.{i}....lora_a`` and ``lora_b``."""
     return {k: v for k, v in tree_flatten(adapted.parameters()) if k.endswith(("lora_a", "lora_b"))}
 
 
@@ -99,15 +100,16 @@ def load_adapter(path: Path, model):
         BadInput: not a safetensors file, or tensors that do not fit this model.
     """
     found = read_safetensors(path)
-    suffix = {name: name[name.index("layers.") :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
+    suffix = {name: name[name.index("layers.") + 7 :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
     if len(suffix) != len(found) or not found:
         odd = min(set(found) - set(suffix), default="nothing")
         raise BadInput(f"The file {path.name!r} is not an adapter: it holds {odd!r}, not only lora_a and lora_b of layers.")
     if len(set(suffix.values())) != len(found):
         raise BadInput(f"The adapter {path.name!r} names one tensor under two prefixes; export it again.")
+    modules = tuple(dict.fromkeys(".".join(name.split(".")[1:3]) for name in sorted(suffix.values())))
     # the part before "layers." differs between exports of the same model
-    found = {"language_model.model." + suffix[name]: value for name, value in found.items()}
-    modules = tuple(dict.fromkeys(".".join(name.split(".")[4:6]) for name in sorted(found)))
+    stem = next(name for name, _ in tree_flatten(model.parameters()) if "layers." in name).split("layers.")[0] + "layers."
+    found = {stem + suffix[name]: value for name, value in found.items()}
     unknown = [m for m in modules if m not in PUBLISHED + DELTANET]
     if unknown:
         raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")

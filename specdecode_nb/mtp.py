@@ -14,17 +14,24 @@ from pathlib import Path
 from .backend import mx, nn  # isort: skip
 
 from mlx.utils import tree_flatten
+from mlx_lm.models import llama, qwen3, qwen3_5
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
-from mlx_lm.models.qwen3_5 import DecoderLayer
 
+from .checkpoints import expect, read_safetensors
 from .drafters import Draft
 from .errors import BadInput
+from .families import family, require, text_of, tower
 from .taps import TapDrafter
-from .targets import DTYPES, Target, expect, read_safetensors
+from .targets import DTYPES, Target
 
 PREFIX = "mtp."
 _MLP = "layers.0.mlp.gate_proj.weight"  # its rows say how wide the layer's MLP is; everything else is the target's
+
+
+LAYER = {"qwen3_5": lambda args: qwen3_5.DecoderLayer(replace(args, num_experts=0), args.full_attention_interval - 1),
+         "llama": llama.TransformerBlock, "qwen3": qwen3.TransformerBlock}
+"""An attention layer of the target's kind with a dense MLP, by family."""
 
 
 class MTPModel(nn.Module):
@@ -32,11 +39,11 @@ class MTPModel(nn.Module):
 
     def __init__(self, target: Target, width: int):
         super().__init__()
-        args = replace(target.model.language_model.args, intermediate_size=width, num_experts=0)
+        args = replace(text_of(target.model).args, intermediate_size=width)
         norm = lambda: nn.RMSNorm(args.hidden_size, args.rms_norm_eps)  # noqa: E731
         self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = norm(), norm(), norm()
         self.fc = nn.Linear(2 * args.hidden_size, args.hidden_size, bias=False)
-        self.layers = [DecoderLayer(args, args.full_attention_interval - 1)]
+        self.layers = [LAYER[family(target.model)](args)]
 
     def rows(self, hidden, embedded):
         """What the layer reads: hidden rows and embeddings of the next tokens, each [N, T, hidden] -> [N, T, hidden]."""
@@ -61,7 +68,7 @@ class MTPDrafter(TapDrafter):
     def __init__(self, target: Target, model: MTPModel, depth: int, name: str = "mtp", metadata: dict | None = None):
         super().__init__(target, [len(target.model.layers) - 1], [KVCache()], name, metadata)
         self.model, self.block_size = model, depth + 1
-        self._norm = target.model.language_model.model.norm
+        self._norm = tower(target.model).norm
         self._last: mx.array | None = None  # the hidden row of the last id held, [1, 1, hidden]
 
     def _cut(self, length: int) -> None:
@@ -114,8 +121,7 @@ def read_mtp(path: Path, target: Target) -> tuple[MTPModel, dict]:
         raise BadInput(f"The file {path.name!r} does not say how deep its drafter was trained; export it again.") from None
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise BadInput(f"The file {path.name!r} gives the depth {depth!r}; it must be a whole number, 1 or more.")
-    if getattr(target.model, "language_model", None) is None:
-        raise BadInput(f"Target {target.name!r} has no layers to tap; use a model of the Qwen3.5 class.")
+    require("mtp", target.model, target.name)
     model = MTPModel(target, plain[_MLP].shape[0])
     expect({k: v.shape for k, v in tree_flatten(model.parameters())}, {k: v.shape for k, v in plain.items()}, path.name)
     model.load_weights([(k, v.astype(DTYPES[target.dtype])) for k, v in plain.items()])

@@ -9,28 +9,35 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from .backend import mx, nn  # isort: skip
-
-from mlx_lm.models.qwen3_5 import DecoderLayer
 
 from .acceptance import Greedy
 from .decoder import PREFILL_ROWS
 from .drafters import Draft
+from .families import embed_and_head, tower
 from .targets import Target, share
 
 
-class _TappedLayer(DecoderLayer):
-    """mlx-lm's layer; hands its output, the residual stream after it, to ``_report``."""
+class _Reporting:
+    """Before a layer's own class: hands its output, the residual stream after it, to ``_report``."""
 
-    def __call__(self, x, mask=None, cache=None):
-        out = super().__call__(x, mask=mask, cache=cache)
+    def __call__(self, *args, **options):
+        out = super().__call__(*args, **options)
         self._report(out)
         return out
 
 
-def _tap(layer: DecoderLayer, report: Callable) -> _TappedLayer:
-    tapped = _TappedLayer.__new__(_TappedLayer)
+@lru_cache(maxsize=None)
+def _reporting(kind: type) -> type:
+    """mlx-lm's layer class that reports."""
+    return type(f"Tapped{kind.__name__}", (_Reporting, kind), {})
+
+
+def _tap(layer: nn.Module, report: Callable) -> nn.Module:
+    kind = _reporting(type(layer))
+    tapped = kind.__new__(kind)
     nn.Module.__init__(tapped)
     tapped.__dict__.update(layer.__dict__, _no_grad=set(layer._no_grad), _report=report)
     dict.update(tapped, layer)
@@ -51,7 +58,7 @@ class TappedModel:
         self._outputs: list[mx.array] = []
         self._receive = receive
         self._model = share(model)
-        layers_of = self._model.language_model.model.layers  # the list itself; Model.layers is a copy of it
+        layers_of = tower(self._model).layers
         for i in layers:
             layers_of[i] = _tap(layers_of[i], self._outputs.append)
 
@@ -72,12 +79,6 @@ class TappedModel:
         if self._receive is not None:
             self._receive(cache, start, ids[0].tolist(), outputs)
         return logits
-
-
-def embed_and_head(target: Target) -> tuple[Callable, Callable]:
-    """The target's embedding and its head, by reference."""
-    text = target.model.language_model
-    return text.model.embed_tokens, text.model.embed_tokens.as_linear if text.args.tie_word_embeddings else text.lm_head
 
 
 class TapDrafter:

@@ -3,24 +3,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from .backend import mx, nn  # isort: skip
 
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
-from mlx_lm.models import qwen3_5
-from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_tokenizer, quantize_model
-from safetensors import SafetensorError, safe_open
 
-from . import paths
+from .checkpoints import EMBEDDED, blaming, find, read
 from .errors import BadInput, nearest
-from .gdn import RecurrentCache, adopt
+from .families import TESTED, drafters, family, take_over, text_of, tower
+from .transaction import SCHEMES
 
-EMBEDDED = ("tiny-hybrid",)
+__all__ = ["EMBEDDED", "Target", "digest_of", "load_target", "own_arrays", "quantised", "share", "take_over"]
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 BITS, GROUPS = (4, 8), (32, 64, 128)
 
@@ -42,7 +39,7 @@ class Target:
     bits: int | None = None
 
     def make_cache(self) -> list:
-        """A fresh cache per layer: :class:`RecurrentCache` for Gated DeltaNet, mlx-lm's KVCache for attention."""
+        """A fresh cache per layer: :class:`.gdn.RecurrentCache` for Gated DeltaNet, mlx-lm's KVCache for attention."""
         return self.model.make_cache()
 
     @property
@@ -60,9 +57,9 @@ class Target:
     def parameters(self) -> int:
         """How many weights; those of a quantised matrix are counted as they were, its scales and biases are not."""
         found = dict(tree_flatten(self.model.parameters()))
-        packed = {name.removesuffix(".scales") for name in found if name.endswith(".scales")}
-        extra = {f"{stem}.{name}" for stem in packed for name in ("scales", "biases")}
-        return sum(v.size * 32 // self.bits if name.removesuffix(".weight") in packed else v.size for name, v in found.items() if name not in extra)
+        bits = {name: module.bits for name, module in self.model.named_modules() if "scales" in module}
+        extra = {f"{stem}.{name}" for stem in bits for name in ("scales", "biases")}
+        return sum(v.size * 32 // bits[stem] if (stem := name.removesuffix(".weight")) in bits else v.size for name, v in found.items() if name not in extra)
 
     def digest(self) -> str:
         """blake2b-256 over every weight in order of name: name, shape, dtype, raw bytes (published system, section 0)."""
@@ -74,11 +71,19 @@ class Target:
         return hashlib.blake2b(json.dumps(pairs).encode(), digest_size=32).hexdigest()
 
     def card(self) -> str:
-        """One line: what this is and what it supports."""
+        """What this is and what it supports, in three lines."""
         kinds = [type(c).__name__ for c in self.make_cache()]
-        layers = f"{kinds.count('RecurrentCache')} Gated DeltaNet + {kinds.count('KVCache')} attention layers"
+        recurrent, sliding = kinds.count("RecurrentCache"), getattr(self.model, "sliding_layers", 0)
+        layers = f"{recurrent} Gated DeltaNet + {len(kinds) - recurrent} attention layers"
+        layers += f" ({sliding} with a sliding window; all rows are kept and the window is a mask)" if sliding else ""
         words = f" with {self.bits}-bit matrices" if self.bits else ""
-        return f"{self.name}: {self.parameters() / 1e6:.1f} M parameters in {self.dtype}{words}, {layers}, vocabulary {self.vocab_size}"
+        found = family(self.model)
+        note = "" if found in TESTED else f"; {found} is not among the families that the tests decode with"
+        fit, not_fit = drafters(self.model)
+        return "\n".join([
+            f"{self.name}: {self.parameters() / 1e6:.1f} M parameters in {self.dtype}{words}, {layers}, vocabulary {self.vocab_size}",
+            f"class {found}, context {self.context}; undone by {', '.join(SCHEMES) if recurrent else 'moving an offset'}{note}",
+            f"drafters: {', '.join(fit)}" + "".join(f"; no {name}: {reason}" for name, reason in not_fit.items())])
 
 
 def digest_of(model) -> str:
@@ -91,82 +96,74 @@ def digest_of(model) -> str:
     return h.hexdigest()
 
 
-def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
-    """Load an embedded target by name, or a local folder in mlx-lm's layout (config.json, *.safetensors, tokenizer).
+def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: bool = False, revision: str | None = None) -> Target:
+    """Load an embedded target by name, a local folder in mlx-lm's layout (config.json, model*.safetensors, tokenizer) or a hub id.
 
     Args:
-        dtype: "float32" or "bfloat16"; default "float32", the type in which identity is exact on a CPU.
+        dtype: "float32" or "bfloat16" for all that is not quantised; default "float32", the type in which identity is exact
+            on a CPU. A checkpoint that is in this type already is left as it is stored, tensor by tensor.
+        download: fetch a hub id that is not in the local cache; without it the network is never touched.
+        revision: commit, tag or branch of a hub id; by default the pinned one of a published target, else "main".
 
     Raises:
-        BadInput: unknown name, missing, corrupt, truncated or wrong-shaped file, unsupported architecture or dtype.
+        BadInput: unknown name, missing, corrupt, truncated or wrong-shaped file, unsupported architecture, layer or dtype.
     """
     dtype = "float32" if dtype is None else dtype
     if not isinstance(name, str | Path) or not isinstance(dtype, str):
         raise BadInput(f"The target is {name!r} in {dtype!r}; give a name or a folder, and float32 or bfloat16.")
     if dtype not in DTYPES:
         raise BadInput(f"There is no dtype {dtype!r}{nearest(dtype, DTYPES)}; choose float32 or bfloat16.")
-    folder = paths.models() / name if name in EMBEDDED else Path(name)
-    if not (folder / "config.json").is_file():
-        raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}) "
-                       "or a local folder with a config.json.")
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise BadInput(f"The file config.json of target {name!r} is not valid JSON ({error}); restore it.") from None
-    if not isinstance(config, dict):
-        raise BadInput(f"The file config.json of target {name!r} holds no settings; restore it.")
-    if config.get("model_type") != "qwen3_5":
-        raise BadInput(f"Target {name!r} has model type {config.get('model_type')!r}; this version supports qwen3_5.")
-    with _blaming(f"The config.json of target {name!r} does not describe a Qwen3.5 model"):
-        model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
-    weights = {}
-    files = sorted(folder.glob("model*.safetensors"))
-    if not files:
-        raise BadInput(f"Target {name!r} has no model.safetensors; restore the file.")
-    for path in files:
-        weights |= read_safetensors(path)
-    with _blaming(f"The weights of target {name!r} are not those of a Qwen3.5 model"):
-        weights = model.sanitize(weights)
-    expect({k: v.shape for k, v in tree_flatten(model.parameters())}, {k: v.shape for k, v in weights.items()}, files[0].name)
-    model.load_weights(list(weights.items()))
-    # mlx-lm keeps some parameters (A_log) in the type of the file, or float32
-    casts = model.cast_predicate
-    model.update(tree_map_with_path(lambda path, v: v.astype(DTYPES[dtype] if casts(path) else mx.float32), model.parameters()))
+    folder, called = find(name, download, revision)
+    model, config = read(folder, name)
+    _cast(model, DTYPES[dtype])
     model.eval()
-    take_over(model)
+    take_over(model, called)
     mx.eval(model.parameters())
-    if not (folder / "tokenizer.json").is_file():  # transformers would make an empty one
+    if not any((folder / file).is_file() for file in TOKENIZERS):  # transformers would make an empty one
         raise BadInput(f"The tokenizer of target {name!r} is missing; restore tokenizer.json.")
-    with _blaming(f"The tokenizer of target {name!r} cannot be read"):
+    with blaming(f"The tokenizer of target {name!r} cannot be read"):
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
-    text = model.language_model.args
-    target = Target(model, tokenizer, name if name in EMBEDDED else folder.resolve().name, dtype,
-                    text.max_position_embeddings, text.vocab_size)
-    with _blaming(f"The config.json of target {name!r} does not fit its weights or its tokenizer"):
+    with blaming(f"The config.json of target {name!r} does not fit its weights or its tokenizer"):
         # one row through the model, so that a setting of the wrong kind is found before any work
-        mx.eval(model(mx.array([[0]]), cache=target.make_cache()))
+        vocabulary = model(mx.array([[0]]), cache=model.make_cache())
+        mx.eval(vocabulary)
+        target = Target(model, tokenizer, called, dtype, _context(model, config), vocabulary.shape[-1], _bits(model))
         if not all(0 <= i < target.vocab_size for i in target.eos_ids) or not target.context > 0:
             raise ValueError(f"end ids {sorted(target.eos_ids)}, context {target.context}")
     return target
 
 
-@contextmanager
-def _blaming(complaint: str):
-    """Whatever a library raises about a file that it cannot take becomes one sentence that names the file."""
-    try:
-        yield
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{complaint} ({reason.rstrip('.')}); restore the files of the target.") from None
+def _cast(model, wanted) -> None:
+    """Every number that is not packed to ``wanted``, unless most are of that type: then the checkpoint is left as it is stored."""
+    sizes: dict = {}
+    for _, v in tree_flatten(model.parameters()):
+        if mx.issubdtype(v.dtype, mx.floating):
+            sizes[v.dtype] = sizes.get(v.dtype, 0) + v.size
+    if max(sizes, key=sizes.get) == wanted:
+        return
+    casts = getattr(model, "cast_predicate", lambda path: True)  # some parameters (A_log) mlx-lm never narrows
+    model.update(tree_map_with_path(lambda path, v: v.astype(wanted if casts(path) else mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v,
+                                    model.parameters()))
 
 
-def take_over(model) -> None:
-    """Give this one model the taped Gated DeltaNet layers and caches that a transaction can undo."""
-    for layer in model.layers:
-        if layer.is_linear:
-            layer.linear_attn = adopt(layer.linear_attn)
-    linear = [layer.is_linear for layer in model.layers]
-    model.make_cache = lambda: [RecurrentCache() if is_linear else KVCache() for is_linear in linear]
+def _context(model, config: dict) -> int:
+    """The most positions, by the configuration or else by mlx-lm's default for it. Raises ValueError."""
+    text = config.get("text_config")
+    stated = [d.get("max_position_embeddings") for d in (config, text if isinstance(text, dict) else {})]
+    stated.append(getattr(getattr(text_of(model), "args", None), "max_position_embeddings", None))
+    found = next((value for value in stated if value is not None), None)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise ValueError(f"max_position_embeddings is {found!r}")
+    return found
+
+
+def _bits(model) -> int | None:
+    """Bits of a weight in the widest-spread kind of quantised matrix; None if there is none."""
+    sizes: dict[int, int] = {}
+    for _, module in model.named_modules():
+        if "scales" in module:
+            sizes[module.bits] = sizes.get(module.bits, 0) + module.weight.size
+    return max(sizes, key=sizes.get, default=None)
 
 
 def share(module: nn.Module) -> nn.Module:
@@ -202,7 +199,7 @@ def quantised(target: Target, bits: int, group: int = 64) -> Target:
     model = share(target.model)
     with redirect_stdout(io.StringIO()):  # it prints the bits a weight
         quantize_model(model, {}, group, bits)
-    if not isinstance(model.language_model.model.embed_tokens, nn.QuantizedEmbedding):
+    if not isinstance(tower(model).embed_tokens, nn.QuantizedEmbedding):
         raise BadInput(f"Groups of {group} do not divide the rows of {target.name!r}; choose smaller ones.")
     return replace(target, model=own_arrays(model), bits=bits)
 
@@ -212,40 +209,3 @@ def own_arrays(model):
     model.update(tree_map(mx.array, model.parameters()))
     mx.eval(model.parameters())
     return model
-
-
-def tensor_names(path: Path) -> list[str]:
-    """What a safetensors file holds, by its header alone; nothing if it has none (reading it says what is wrong)."""
-    try:
-        with safe_open(str(path), framework="numpy") as handle:
-            return list(handle.keys())
-    except (SafetensorError, OSError):
-        return []
-
-
-def read_safetensors(path: Path) -> dict:
-    """All tensors of a file, after its header has been checked against its size; numbers are finite. Raises BadInput."""
-    try:
-        with safe_open(str(path), framework="numpy") as handle:
-            handle.keys()
-        tensors = mx.load(str(path))
-        odd = next((name for name, value in sorted(tensors.items()) if not mx.isfinite(value).all().item()), None)
-    except FileNotFoundError:
-        raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        raise BadInput(f"The file {path.name!r} is not a whole safetensors file ({str(error).splitlines()[0]}); "
-                       "restore or download it again.") from None
-    if odd is not None:
-        raise BadInput(f"The tensor {odd!r} in {path.name!r} holds numbers that are not finite; restore or download the file again.")
-    return tensors
-
-
-def expect(wanted: dict, found: dict, file: str) -> None:
-    """Names and shapes must agree exactly. Raises BadInput that names the first difference."""
-    for kind, names in (("lacks", wanted.keys() - found.keys()), ("has an unknown", found.keys() - wanted.keys())):
-        if names:
-            raise BadInput(f"The file {file!r} {kind} tensor {min(names)!r} ({len(names)} in all); it does not fit this model.")
-    for name in sorted(wanted):
-        if tuple(wanted[name]) != tuple(found[name]):
-            raise BadInput(f"The tensor {name!r} in {file!r} has shape {tuple(found[name])}, not {tuple(wanted[name])}; "
-                           "it belongs to another model.")

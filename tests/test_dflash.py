@@ -287,7 +287,7 @@ def test_broken_files_and_other_targets(folder):
         load_drafter("dflash", hybrid())
     with pytest.raises(BadInput, match="does not take"):
         load_drafter(str(folder), hybrid(), order=2)
-    with pytest.raises(BadInput, match="no layers to tap"):
+    with pytest.raises(BadInput, match="takes no dflash drafter"):
         read_dflash(folder, replace(hybrid(), model=object()))
     (folder / "model.safetensors").write_bytes(b"short")
     with pytest.raises(BadInput, match="model.safetensors"):

@@ -107,8 +107,10 @@ def test_unknown_targets(name, dtype, message):
 
 @pytest.mark.parametrize("text, message", [
     ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
-    ('{"model_type": "llama"}', "model type 'llama'; this version supports qwen3_5"),
-    (b"\xff\xfe\x00", "not valid JSON"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a Qwen3.5 model")])
+    ('{"model_type": "lama"}', "model type 'lama', which mlx-lm does not know"), ('{"model_type": "../x"}', "which mlx-lm does not know"),
+    ('{"model_type": "cache"}', "which mlx-lm does not know"), ('{"model_type": "llama"}', "does not describe a llama model"),
+    ('{"model_type": "qwen3_5", "model_file": "mine.py"}', "asks to run its own code .'mine.py'., which is never done"),
+    (b"\xff\xfe\x00", "not valid JSON"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a qwen3_5 model")])
 def test_a_broken_configuration(folder, text, message):
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadInput, match=message):
@@ -149,7 +151,7 @@ def test_missing_weights(folder):
 def test_missing_odd_and_misshapen_tensors(folder):
     weights = mx.load(str(folder / "model.safetensors"))
     name = "language_model.model.layers.1.linear_attn.conv1d.weight"
-    for spoil, message in [({name: weights[name][..., 0]}, "not those of a Qwen3.5"), ({name: mx.zeros((3,))}, "not those of"), ({name: mx.array(1.0)}, "not those of"),
+    for spoil, message in [({name: weights[name][..., 0]}, "not those of a qwen3_5"), ({name: mx.zeros((3,))}, "not those of"), ({name: mx.array(1.0)}, "not those of"),
                            ({name: mx.zeros((5, 4, 1))}, "has shape"),
                            ({"language_model.extra.weight": mx.zeros((2,))}, "unknown tensor 'language_model.extra.weight'")]:
         mx.save_safetensors(str(folder / "model.safetensors"), weights | spoil)

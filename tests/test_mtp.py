@@ -185,7 +185,7 @@ def test_names_and_options(file):
         load_drafter("mtp", hybrid())
     with pytest.raises(BadInput, match="does not take"):
         load_drafter(str(file), hybrid(), order=2)
-    with pytest.raises(BadInput, match="no layers to tap"):
+    with pytest.raises(BadInput, match="takes no mtp drafter"):
         load_drafter(str(file), replace(hybrid(), model=object()))
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(BadInput, match="mine.safetensors"):

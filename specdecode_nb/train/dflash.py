@@ -16,6 +16,7 @@ import numpy as np
 
 from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
 from ..dflash_files import write_dflash
+from ..families import text_of
 from ..streams import DATA_SAMPLING, stream_seed
 from ..targets import Target
 from ..taps import embed_and_head
@@ -46,7 +47,7 @@ class Recipe(tapped.Recipe):
     probe_every: int = 500
 
     def config(self, target: Target) -> DFlashConfig:
-        text = target.model.language_model.args
+        text = text_of(target.model).args
         return DFlashConfig(text.hidden_size, self.mlp, self.layers, self.heads, self.kv_heads, 64, target.vocab_size, text.rms_norm_eps, 1e5,
                             max(self.blocks), len(target.model.layers), tuple(self.taps), MASK, WINDOW)
 

@@ -15,6 +15,7 @@ from ..backend import mx, nn  # isort: skip
 import numpy as np
 
 from ..mtp import MTPDrafter, MTPModel, write_mtp
+from ..families import tower
 from ..streams import DATA_SAMPLING, stream_seed
 from ..targets import Target
 from ..taps import embed_and_head
@@ -82,7 +83,7 @@ def chain_hidden(model: MTPModel, target: Target, hidden, ids, depth: int) -> li
 def chain_loss(model: MTPModel, target: Target, taps, ids, prefix: int, depth: int):
     """Cross-entropy against the target's own next tokens, in nats, averaged over rows and links. taps [W, C, hidden]."""
     _, head = embed_and_head(target)
-    outputs = chain_hidden(model, target, target.model.language_model.model.norm(taps), ids, depth)
+    outputs = chain_hidden(model, target, tower(target.model).norm(taps), ids, depth)
     logits = head(mx.stack([out[:, prefix - 1 : -1] for out in outputs]))
     labels = mx.broadcast_to(ids[None, :, prefix + 1 :], logits.shape[:-1])
     return nn.losses.cross_entropy(logits, labels).mean()

@@ -20,6 +20,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from ..decoder import generate
+from ..families import width
 from ..lora import share
 from ..statistics import looped_fraction
 from ..targets import Target, load_target
@@ -54,8 +55,8 @@ def tapped_rows(target: Target, windows: np.ndarray, layers, path: Path, batch: 
     """The tapped rows of every window, [P, W, len(layers) * hidden] float16, computed once and mapped from ``path``."""
     if not path.exists():
         model, part = TappedModel(target.model, layers), path.with_suffix(".part")
-        width = len(layers) * target.model.language_model.args.hidden_size
-        out = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=(*windows.shape, width))
+        across = len(layers) * width(target.model)
+        out = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=(*windows.shape, across))
         for first in range(0, len(windows), batch):
             rows = mx.array(windows[first : first + batch].astype(np.int32))
             out[first : first + batch] = np.array(mx.concatenate(model.taps(rows, target.make_cache())[1], axis=-1).astype(mx.float16))

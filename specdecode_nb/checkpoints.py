@@ -1,0 +1,183 @@
+"""Find a checkpoint, by folder or hub id, and read it with mlx-lm's own classes after a look at every file.
+
+Nothing is fetched unless it is asked for, and code that comes with a checkpoint is never run.
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+from .backend import mx  # isort: skip
+
+from huggingface_hub import snapshot_download
+from mlx.utils import tree_flatten
+from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_model
+from mlx_lm.utils import _get_classes as classes_of
+from safetensors import SafetensorError, safe_open
+
+from . import paths
+from .errors import BadInput, nearest
+from .released import PINS
+
+EMBEDDED = ("tiny-hybrid",)
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+FILES = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if not pattern.endswith(".py")]
+
+
+def find(name: str, download: bool = False, revision: str | None = None) -> tuple[Path, str]:
+    """The folder of a target, and what to call it.
+
+    Args:
+        name: an embedded name, a folder with a config.json, or a hub id "organisation/model".
+        download: fetch a hub id that is not in the local cache; otherwise the network is not touched.
+        revision: commit, tag or branch of a hub id; by default the pinned one of a published target, else "main".
+    Raises:
+        BadInput: nothing of that name, or not here and not to be fetched, or not to be had.
+    """
+    if name in EMBEDDED:
+        return paths.models() / name, name
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        return folder, folder.resolve().name
+    if not HUB_ID.fullmatch(name) or folder.exists():
+        raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}), "
+                       "a local folder with a config.json or a hub id.")
+    revision = revision or PINS.get(name)
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, local_files_only=not download)), name.split("/")[1]
+    except (OSError, ValueError) as error:
+        if not download:
+            raise BadInput(f"There is no whole copy of {name!r}{f' at revision {revision}' if revision else ''} on this machine; "
+                           "allow the download with download=True (--download), or give a local folder.") from None
+        raise BadInput(f"{name!r} could not be downloaded ({_first(error)}); check the id, the revision and the network.") from None
+
+
+def read(folder: Path, name: str) -> tuple:
+    """The model of a folder as mlx-lm builds, sanitises and quantises it, and its configuration; weights are evaluated.
+
+    Raises:
+        BadInput: a missing, corrupt or truncated file, an unknown architecture, a tensor that is missing, unknown, of
+            another shape, or not finite.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"The file config.json of target {name!r} is not valid JSON ({error}); restore it.") from None
+    if not isinstance(config, dict):
+        raise BadInput(f"The file config.json of target {name!r} holds no settings; restore it.")
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise BadInput(f"The file config.json of target {name!r} gives the model type {kind!r}; restore it.")
+    if not isinstance(config.get("text_config", {}), dict):
+        raise BadInput(f"The config.json of target {name!r} does not describe a {kind} model (text_config is {config['text_config']!r}); restore the files of the target.")
+    if config.get("model_file") is not None:
+        raise BadInput(f"Target {name!r} asks to run its own code ({config['model_file']!r}), which is never done; use a model of mlx-lm's classes.")
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise BadInput(f"Target {name!r} has no model.safetensors; restore the file.")
+    for path in files:
+        check_whole(path)
+    with blaming(f"The weights of target {name!r} are not those of a {kind} model"):
+        return load_model(folder, lazy=True, get_model_classes=partial(_classes, name=name, file=files[0].name))
+
+
+def _classes(config: dict, name: str, file: str) -> tuple:
+    """mlx-lm's classes for ``config``, in the form that its loader wants; errors name the file, weights are looked at before they are taken."""
+    kind = config["model_type"]
+    try:
+        model_class, args_class = classes_of(config)
+    except (ValueError, AttributeError, ImportError):
+        raise BadInput(f"Target {name!r} has model type {kind!r}, which mlx-lm does not know; use one of its models.") from None
+
+    def take(model, weights, strict: bool = True):
+        found = dict(weights)
+        expect({k: v.shape for k, v in tree_flatten(model.parameters())}, {k: v.shape for k, v in found.items()}, file)
+        check_finite(found, file)
+        del model.load_weights  # the class's own again
+        return model.load_weights(weights, strict=strict)
+
+    def build(settings: dict):
+        with blaming(f"The config.json of target {name!r} does not describe a {kind} model"):
+            model = model_class(args_class.from_dict(settings))
+        model.load_weights = partial(take, model)
+        return model
+
+    # its loader makes settings first and a model of them next; here the first step makes both
+    return (lambda model: model), SimpleNamespace(from_dict=build)
+
+
+@contextmanager
+def blaming(complaint: str) -> Iterator[None]:
+    """Whatever a library raises about a file that it cannot take becomes one sentence that names the file."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{complaint} ({_first(error)}); restore the files of the target.") from None
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".:")[:300] or type(error).__name__
+
+
+# --- safetensors files ---
+
+def tensor_names(path: Path) -> list[str]:
+    """What a safetensors file holds, by its header alone; nothing if it has none (reading it says what is wrong)."""
+    try:
+        with safe_open(str(path), framework="numpy") as handle:
+            return list(handle.keys())
+    except (SafetensorError, OSError):
+        return []
+
+
+def check_whole(path: Path) -> None:
+    """The header of a safetensors file against its size. Raises BadInput."""
+    try:
+        with safe_open(str(path), framework="numpy") as handle:
+            handle.keys()
+    except FileNotFoundError:
+        raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+        raise _broken(path, error) from None
+
+
+def _broken(path: Path, error: Exception) -> BadInput:
+    return BadInput(f"The file {path.name!r} is not a whole safetensors file ({str(error).splitlines()[0]}); restore or download it again.")
+
+
+def check_finite(tensors: dict, file: str) -> None:
+    """Raises BadInput that names the first tensor with a number that is not finite."""
+    odd = next((name for name, value in sorted(tensors.items()) if not mx.isfinite(value).all().item()), None)
+    if odd is not None:
+        raise BadInput(f"The tensor {odd!r} in {file!r} holds numbers that are not finite; restore or download the file again.")
+
+
+def read_safetensors(path: Path) -> dict:
+    """All tensors of a file, after its header has been checked against its size; numbers are finite. Raises BadInput."""
+    check_whole(path)
+    try:
+        tensors = mx.load(str(path))
+        check_finite(tensors, path.name)
+    except BadInput:
+        raise
+    except (RuntimeError, ValueError, OSError) as error:
+        raise _broken(path, error) from None
+    return tensors
+
+
+def expect(wanted: dict, found: dict, file: str) -> None:
+    """Names and shapes must agree exactly. Raises BadInput that names the first difference."""
+    for kind, names in (("lacks", wanted.keys() - found.keys()), ("has an unknown", found.keys() - wanted.keys())):
+        if names:
+            raise BadInput(f"The file {file!r} {kind} tensor {min(names)!r} ({len(names)} in all); it does not fit this model.")
+    for name in sorted(wanted):
+        if tuple(wanted[name]) != tuple(found[name]):
+            raise BadInput(f"The tensor {name!r} in {file!r} has shape {tuple(found[name])}, not {tuple(wanted[name])}; "
+                           "it belongs to another model.")
