@@ -5,7 +5,6 @@ Nothing is fetched unless it is asked for, and code that comes with a checkpoint
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +24,6 @@ from .errors import BadInput, nearest
 from .released import PINS
 
 EMBEDDED = ("tiny-hybrid",)
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 FILES = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if not pattern.endswith(".py")]
 
 
@@ -44,13 +42,13 @@ def find(name: str, download: bool = False, revision: str | None = None) -> tupl
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
         return folder, folder.resolve().name
-    if not HUB_ID.fullmatch(name) or folder.exists():
+    if not paths.HUB_ID.fullmatch(name) or folder.exists():
         raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}), "
                        "a local folder with a config.json or a hub id.")
     revision = revision or PINS.get(name)
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, local_files_only=not download)), name.split("/")[1]
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of the hub's library, of the network or of a disk
         if not download:
             raise BadInput(f"There is no whole copy of {name!r}{f' at revision {revision}' if revision else ''} on this machine; "
                            "allow the download with download=True (--download), or give a local folder.") from None
@@ -74,7 +72,7 @@ def read(folder: Path, name: str) -> tuple:
     if not isinstance(kind, str):
         raise BadInput(f"The file config.json of target {name!r} gives the model type {kind!r}; restore it.")
     if not isinstance(config.get("text_config", {}), dict):
-        raise BadInput(f"The config.json of target {name!r} does not describe a {kind} model (text_config is {config['text_config']!r}); restore the files of the target.")
+        raise BadInput(f"The config.json of target {name!r} does not describe a {kind} model (text_config is {config['text_config']!r}); restore it.")
     if config.get("model_file") is not None:
         raise BadInput(f"Target {name!r} asks to run its own code ({config['model_file']!r}), which is never done; use a model of mlx-lm's classes.")
     files = sorted(folder.glob("model*.safetensors"))

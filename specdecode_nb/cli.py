@@ -44,6 +44,7 @@ def parser() -> Parser:
     run.add_argument("-p", dest="params", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the Act; may be repeated")
     run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: out/ACT in the current folder)")
     run.add_argument("--resume", action="store_true", help="go on with a measurement that was interrupted in DIR, or draw from it if all its rows are there")
+    run.add_argument("--download", action="store_true", help="fetch the target from the hub if it is not on this machine, before measuring")
     run.add_argument("-h", "--help", action="store_true", help="this text, or the parameters of ACT")
     figures = command("figures", "figures, tables, captions and numbers for a write-up")
     figures.add_argument("acts", nargs="*", metavar="ACT", help="default: every Act that has a notebook")
@@ -57,6 +58,7 @@ def parser() -> Parser:
     generate = command("generate", "text, then one line of statistics")
     generate.add_argument("prompt", metavar="PROMPT")
     generate.add_argument("--target", default="tiny-hybrid", metavar="T", help="name, folder or hub id (default: tiny-hybrid)")
+    checkpoint(generate)
     generate.add_argument("--drafter", default="uno", metavar="D", help="uno, dflash, mtp, ngram, random, none, or the path of one (default: uno)")
     generate.add_argument("-k", type=int, default=4, metavar="K", help="drafted positions a cycle (default: 4)")
     generate.add_argument("--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (default: 128)")
@@ -66,8 +68,19 @@ def parser() -> Parser:
     generate.add_argument("--seed", type=int, default=0, metavar="S")
     generate.add_argument("--exact", action="store_true", help="forwards of one shape: the same bits with any drafter or none; slower")
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    card = command("card", "what a target is, and which drafters and undoing it supports")
+    card.add_argument("target", metavar="TARGET", help="name, folder or hub id")
+    card.add_argument("--digest", action="store_true", help="also the digest of its weights, and whether it is the published one")
+    checkpoint(card)
     command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
+
+
+def checkpoint(p: Parser) -> None:
+    """The options that say how a target is read."""
+    p.add_argument("--dtype", metavar="TYPE", help="float32 or bfloat16, for all that is not quantised (default: float32)")
+    p.add_argument("--download", action="store_true", help="fetch a hub id that is not on this machine; otherwise the network is not touched")
+    p.add_argument("--revision", metavar="R", help="commit, tag or branch of a hub id (default: main, or the pinned one of a published target)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_surroundings(sys.argv[1:] if argv is None else argv)
         options = parser().parse_args(argv)
         status = {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
-                  "doctor": doctor}[options.command](options)
+                  "card": card, "doctor": doctor}[options.command](options)
         sys.stdout.flush()
         return status
     except BadInput as error:
@@ -181,6 +194,12 @@ def run(options) -> int:
     idle = [name for name in named if not measuring and name not in acts.DRAWING]
     if idle:
         print(f"{PROGRAM}: {', '.join(idle)} would tell how to measure; recorded rows are drawn as they are. Add -p measure=true to measure.", file=sys.stderr)
+    if options.download:
+        from .checkpoints import find
+
+        if not measuring:
+            raise BadInput("--download fetches the target of a measurement; add -p measure=true.")
+        find(params["target"], download=True)
     if measuring:
         params["rows"] = measure(act, params, journal, options.resume).name
         needs.check(load_rows(out / params["rows"]))
@@ -311,7 +330,7 @@ def generate(options) -> int:
         raise BadInput("The prompt is empty; give at least one word.")
     given = {name: value for name in (n.replace("-", "_") for n, *_ in SAMPLING) if (value := getattr(options, name)) is not None}
     sampling = Sampling(temperature=options.temperature, **given)
-    target = load_target(options.target)
+    target = load_target(options.target, options.dtype, options.download, options.revision)
     drafter = load_drafter(None if options.drafter == "none" else options.drafter, target)
     result = decode(target, options.prompt, drafter=drafter, k=options.k, max_tokens=options.max_tokens, seed=options.seed, stop=options.stop,
                     sampling=sampling, exact=options.exact)
@@ -329,6 +348,17 @@ def statistics_line(result, drafter, k: int, target: str) -> str:
         words.append(f"accepted {sum(s.accepted_per_cycle)} of {sum(s.offered_per_cycle)} drafted, {s.tokens / s.cycles:.2f} tokens per cycle")
     words += [f"{target} with {drafter.name}, k={k}" if drafter is not None else f"{target} alone", f"ended by {result.finish_reason}"]
     return f"[{'; '.join(words)}]"
+
+
+def card(options) -> int:
+    from . import load_target
+    from .released import backbone_line
+
+    target = load_target(options.target, options.dtype, options.download, options.revision)
+    print(target.card())
+    if options.digest:
+        print(backbone_line(target))
+    return 0
 
 
 def doctor(options) -> int:

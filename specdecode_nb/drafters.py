@@ -11,6 +11,7 @@ from .backend import mx
 from .checkpoints import tensor_names
 from .errors import BadInput, flag, nearest
 from .lora import load_adapter
+from .peft import is_peft, read_peft
 from .released import check_adapter
 from .streams import BENCH_NOISE, stream_seed
 from .targets import Target
@@ -155,8 +156,8 @@ def place(name: str, target: str) -> Path:
 def load_drafter(name: str | None, target: Target, foreign: bool = False, **options):
     """A drafter by name (``uno``, ``dflash``, ``mtp``, ``ngram``, ``random``) or path; None decodes plainly.
 
-    A path is the file of an adapter or of an MTP drafter, or the folder of a DFlash drafter. Options: ``keep_seed``, ``noise_seed``, ``scheme``,
-    ``passes``, ``confidence`` (uno or an adapter), ``order`` (ngram), ``seed`` (random).
+    A path is the file of an adapter or of an MTP drafter, or the folder of a DFlash drafter or of an adapter in PEFT's layout.
+    Options: ``keep_seed``, ``noise_seed``, ``scheme``, ``passes``, ``confidence`` (uno or an adapter), ``order`` (ngram), ``seed`` (random).
 
     ``foreign`` takes a drafter that was trained for another target, which is refused otherwise: its tokens are still the
     target's, only fewer are accepted. Its metadata then says ``foreign``, so that rows made with it do.
@@ -179,6 +180,10 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
         if name == "dflash" or (Path(name) / "config.json").is_file():
             return _dflash(name, target, foreign, **options)
         path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
+        if is_peft(path):
+            model, gate, metadata = read_peft(path, target.model)
+            metadata = _same_target(f"adapter {path.name!r}", metadata, target, foreign)
+            return UnoDrafter(target, model, gate, name=path.resolve().name, metadata=metadata, **options)
         if not path.is_file():
             if name in ("uno", "mtp"):
                 raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")

@@ -63,7 +63,8 @@ def take_over(model, name: str = "this model") -> None:
     """
     layers, caches = list(model.layers), make_prompt_cache(model)
     if len(layers) != len(caches):
-        raise BadInput(f"Target {name!r} has {len(caches)} caches for {len(layers)} layers, which cannot be undone row by row; supported are {SUPPORTED}.")
+        raise BadInput(f"Target {name!r} ({family(model)}) has {len(caches)} caches for {len(layers)} layers, which cannot be undone row by row; "
+                       f"supported are {SUPPORTED}.")
     kinds = [_kind(i, layer, cache, family(model), name) for i, (layer, cache) in enumerate(zip(layers, caches))]
     for layer, kind in zip(layers, kinds):
         if kind is RecurrentCache and not isinstance(layer.linear_attn, Taped):
@@ -78,7 +79,7 @@ def _kind(i: int, layer, cache, found: str, name: str) -> type:
         return RecurrentCache
     if type(cache) is KVCache or type(cache) is RotatingKVCache and found in SLIDING:
         return KVCache
-    raise BadInput(f"Layer {i} of target {name!r} ({found}, {type(layer).__name__}) keeps a {type(cache).__name__}, which cannot be undone row by row; "
+    raise BadInput(f"Layer {i} of target {name!r} ({found}, {type(layer).__name__}) keeps its rows in {type(cache).__name__}, which cannot be undone row by row; "
                    f"supported are {SUPPORTED}.")
 
 

@@ -45,6 +45,11 @@ class GatedLoRALinear(nn.Module):
         self._gate = gate
         self.base.freeze()
 
+    def fuse(self, *_, **__):
+        """Merging, by the name that mlx-lm has for it. Raises BadInput, always."""
+        raise BadInput("This adapter cannot be merged into its base: its gate is off on the seed row and on every row that is verified, so one set of "
+                       "weights cannot serve both; keep the adapter beside the target.")
+
     def __call__(self, x):
         y = self.base(x)
         factors = self._gate.factors
@@ -99,30 +104,38 @@ def load_adapter(path: Path, model):
     Raises:
         BadInput: not a safetensors file, or tensors that do not fit this model.
     """
-    found = read_safetensors(path)
+    found, metadata = read_safetensors(path), _metadata(path)
+    return *adapt(model, found, path.name, float(metadata["scale"])), metadata
+
+
+def adapt(model, found: dict, file: str, scale: float):
+    """(adapted model, RowGate): the adapter whose tensors are ``found``, under any prefix, attached to ``model``; ``file`` is for messages.
+
+    Raises:
+        BadInput: tensors that do not fit this model, or far too large ones.
+    """
     suffix = {name: name[name.index("layers.") + 7 :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
     if len(suffix) != len(found) or not found:
         odd = min(set(found) - set(suffix), default="nothing")
-        raise BadInput(f"The file {path.name!r} is not an adapter: it holds {odd!r}, not only lora_a and lora_b of layers.")
+        raise BadInput(f"The file {file!r} is not an adapter: it holds {odd!r}, not only lora_a and lora_b of layers.")
     if len(set(suffix.values())) != len(found):
-        raise BadInput(f"The adapter {path.name!r} names one tensor under two prefixes; export it again.")
+        raise BadInput(f"The adapter {file!r} names one tensor under two prefixes; export it again.")
     modules = tuple(dict.fromkeys(".".join(name.split(".")[1:3]) for name in sorted(suffix.values())))
     # the part before "layers." differs between exports of the same model
     stem = next(name for name, _ in tree_flatten(model.parameters()) if "layers." in name).split("layers.")[0] + "layers."
     found = {stem + suffix[name]: value for name, value in found.items()}
     unknown = [m for m in modules if m not in PUBLISHED + DELTANET]
     if unknown:
-        raise BadInput(f"The adapter {path.name!r} adapts {unknown[0]!r}, which this version does not know.")
+        raise BadInput(f"The adapter {file!r} adapts {unknown[0]!r}, which this version does not know.")
     rank = next((v.shape[1] for k, v in sorted(found.items()) if k.endswith("lora_a") and v.ndim == 2), 0)
     large = next((k for k, v in sorted(found.items()) if v.size and mx.abs(v.astype(mx.float32)).max().item() > LARGEST), None)
     if large:
-        raise BadInput(f"The tensor {large!r} in {path.name!r} holds numbers beyond {LARGEST:g}; the adapter is damaged, export it again.")
-    metadata = _metadata(path)
-    adapted, gate = attach(model, rank, modules, float(metadata["scale"]))
-    expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, path.name)
+        raise BadInput(f"The tensor {large!r} in {file!r} holds numbers beyond {LARGEST:g}; the adapter is damaged, export it again.")
+    adapted, gate = attach(model, rank, modules, scale)
+    expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, file)
     adapted.update(tree_unflatten([(k, v.astype(mx.float32)) for k, v in found.items()]))
     mx.eval(adapter_weights(adapted))
-    return adapted, gate, metadata
+    return adapted, gate
 
 
 def _metadata(path: Path) -> dict:

@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from .errors import BadInput
 
 ACTS = ("act1", "act2", "act3", "act4n", "act4u", "act4u2", "act4u3", "act4u4", "rprm1", "act4s", "act4u5", "act4u6", "dflash")
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""The form of a hub id: organisation/model."""
 
 
 def root() -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from .backend import mx, nn  # isort: skip
 
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
+from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_lm.utils import load_tokenizer, quantize_model
 
 from .checkpoints import EMBEDDED, blaming, find, read
@@ -116,6 +117,8 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: b
     folder, called = find(name, download, revision)
     model, config = read(folder, name)
     _cast(model, DTYPES[dtype])
+    if dtype != "float32" and mx.default_device().type == mx.cpu and any(type(m) is SwitchLinear for _, m in model.named_modules()):
+        raise BadInput(f"Target {name!r} has experts, which MLX multiplies in {dtype} on a GPU alone; load it in float32.")
     model.eval()
     take_over(model, called)
     mx.eval(model.parameters())

@@ -4,7 +4,7 @@ import json
 from contextlib import redirect_stdout
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.utils import _get_classes, quantize_model
 from specdecode_nb.families import family
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -50,8 +50,8 @@ def build(name: str, seed: int = 1, **changes):
     model_class, args_class = _get_classes(config)
     mx.random.seed(seed)
     model = model_class(args_class.from_dict(json.loads(json.dumps(config))))
-    scale = 1.0 if family(model).startswith("gemma") else 3.0  # so that the logits have gaps
-    model.update(tree_map(lambda v: v * scale if v.ndim >= 2 else v, model.parameters()))
+    tied = 0.5 if family(model).startswith("gemma") else 3.0  # its embedding is scaled up by the model
+    model.update(tree_map_with_path(lambda path, v: v * (tied if "embed" in path else 3.0) if v.ndim >= 2 else v, model.parameters()))  # logits with gaps
     for layer in model.layers:
         if "linear_attn" in layer:
             layer.linear_attn.A_log = mx.log(mx.linspace(0.002, 0.5, layer.linear_attn.num_v_heads))

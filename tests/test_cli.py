@@ -245,7 +245,7 @@ def test_output_that_cannot_be_written_and_a_folder_that_is_gone_are_one_sentenc
 def test_generate_prints_text_then_one_line_of_statistics(capsys, monkeypatch):
     stats = types.SimpleNamespace(tokens=12, wall_seconds=0.5, forwards=9, cycles=4, accepted_per_cycle=[1, 3, 0, 0], offered_per_cycle=[3, 3, 3, 3])
     asked = []
-    monkeypatch.setattr(specdecode_nb, "load_target", lambda name: types.SimpleNamespace(name=name), raising=False)
+    monkeypatch.setattr(specdecode_nb, "load_target", lambda name, *options: types.SimpleNamespace(name=name), raising=False)
     monkeypatch.setattr(specdecode_nb, "load_drafter", lambda name, target: name and types.SimpleNamespace(name=name), raising=False)
     monkeypatch.setattr(specdecode_nb, "generate", lambda target, prompt, **options: asked.append(options) or types.SimpleNamespace(
         text="two\nlines", tokens=[], finish_reason="length", stats=stats), raising=False)

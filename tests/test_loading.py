@@ -6,24 +6,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
+from checkpoints import VOCAB, write_tokenizer
 from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.decoder import generate
 from specdecode_nb.drafters import UnoDrafter
 from specdecode_nb.errors import BadInput
 from specdecode_nb.targets import digest_of, take_over
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from toy import PROMPT, adapter, config, hybrid, plain, stock
-
-VOCAB = 264
-
-
-def write_tokenizer(folder):
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({"<|end|>": 0, "<|stop|>": 1} | {c: i for i, c in enumerate(letters, start=2)}, []))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|end|>", "<|stop|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,6 @@ from ..errors import BadInput, nearest
 
 DRAFTERS = ("uno", "ngram", "random")
 DTYPES = ("float32", "bfloat16")
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def check_model(name: str, value: str, known: tuple[str, ...] | list[str]) -> No
     if os.path.exists(path) or value.startswith(("/", "~", ".")):
         if not os.path.isfile(os.path.join(path, "config.json")):
             raise BadInput(f"The {name} {value!r} is no folder with a config.json; choose {', '.join(known)}, or the folder of a model.")
-    elif not HUB_ID.fullmatch(value):
+    elif not paths.HUB_ID.fullmatch(value):
         raise BadInput(f"There is no {name} {value!r}{nearest(value, known)}; choose {', '.join(known)}, or give a path or hub id.")
 
 
