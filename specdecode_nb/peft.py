@@ -68,7 +68,7 @@ def read_peft(folder: Path, model):
         end = next((ours for theirs, ours in ((".lora_A.weight", ".lora_a"), (".lora_B.weight", ".lora_b")) if name.endswith(theirs)), None)
         if end is None or value.ndim != 2:
             raise BadInput(f"The file {WEIGHTS!r} holds {name!r}, which is no lora_A or lora_B of a linear layer; such adapters are not supported.")
-        found[name[: -len(".lora_A.weight")] + end] = value.T
+        found[name[: -len(".lora_A.weight")] + end] = mx.contiguous(value.T)  # so that products are those of an adapter of our own
     try:
         metadata = json.loads(kept.get("adapter", "{}"))
         if not isinstance(metadata, dict):

@@ -4,7 +4,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from checkpoints import DENSE, DELTANET, EXPERTS, FAMILIES, ROPE, VOCAB, WINDOW, build, write
+from toy_checkpoints import DENSE, DELTANET, EXPERTS, FAMILIES, ROPE, VOCAB, WINDOW, build, write
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.decoder import Session, generate

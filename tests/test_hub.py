@@ -2,7 +2,7 @@
 import socket
 
 import pytest
-from checkpoints import write
+from toy_checkpoints import write
 from specdecode_nb import checkpoints, cli, load_target, released
 from specdecode_nb.errors import BadInput
 

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
-from checkpoints import VOCAB, write_tokenizer
+from toy_checkpoints import VOCAB, write_tokenizer
 from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.decoder import generate
 from specdecode_nb.drafters import UnoDrafter

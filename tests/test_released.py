@@ -7,7 +7,7 @@ import struct
 import mlx.core as mx
 import numpy as np
 import pytest
-from checkpoints import build, write_tokenizer
+from toy_checkpoints import build, write_tokenizer
 from mlx.utils import tree_flatten
 from specdecode_nb import load_drafter, load_target, lora, released
 from specdecode_nb.decoder import generate
@@ -84,7 +84,8 @@ def test_the_target_s_constants(model):
 
 def test_the_layout_is_the_released_one(full):
     path, shapes = full
-    data = 8 + struct.unpack("<Q", path.open("rb").read(8))[0]
+    with path.open("rb") as file:
+        data = 8 + struct.unpack("<Q", file.read(8))[0]
     assert path.stat().st_size == released.ADAPTER_BYTES and data == 31_438 and data % 4 == 2
     assert len(shapes) == 256 and sum(a * b for a, b in shapes.values()) == 21_233_664
 
