@@ -79,8 +79,8 @@ def _kind(i: int, layer, cache, found: str, name: str) -> type:
         return RecurrentCache
     if type(cache) is KVCache or type(cache) is RotatingKVCache and found in SLIDING:
         return KVCache
-    raise BadInput(f"Layer {i} of target {name!r} ({found}, {type(layer).__name__}) keeps its rows in {type(cache).__name__}, which cannot be undone row by row; "
-                   f"supported are {SUPPORTED}.")
+    raise BadInput(f"Layer {i} of target {name!r} ({found}, {type(layer).__name__}) keeps its rows in {type(cache).__name__}, "
+                   f"which cannot be undone row by row; supported are {SUPPORTED}.")
 
 
 def drafters(model) -> tuple[list[str], dict[str, str]]:

@@ -2,9 +2,9 @@
 import socket
 
 import pytest
-from toy_checkpoints import write
 from specdecode_nb import checkpoints, cli, load_target, released
 from specdecode_nb.errors import BadInput
+from toy_checkpoints import write
 
 
 @pytest.fixture(autouse=True)

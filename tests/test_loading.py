@@ -6,13 +6,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
-from toy_checkpoints import VOCAB, write_tokenizer
 from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.decoder import generate
 from specdecode_nb.drafters import UnoDrafter
 from specdecode_nb.errors import BadInput
 from specdecode_nb.targets import digest_of, take_over
 from toy import PROMPT, adapter, config, hybrid, plain, stock
+from toy_checkpoints import VOCAB, write_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,8 @@ def test_settings_that_change_the_arithmetic(exported, change, message):
 
 
 @pytest.mark.parametrize("spoil, message", [
-    (lambda t: {k: v for k, v in t.items() if "layers.2.mlp.up_proj.lora_B" not in k}, "lacks tensor"), (lambda t: t | {"base_model.model.lm_head.weight": mx.zeros((2, 2))}, "lm_head.weight"),
+    (lambda t: {k: v for k, v in t.items() if "layers.2.mlp.up_proj.lora_B" not in k}, "lacks tensor"),
+    (lambda t: t | {"base_model.model.lm_head.weight": mx.zeros((2, 2))}, "lm_head.weight"),
     (lambda t: {k: v.T for k, v in t.items()}, "has shape"), (lambda t: {k: v * float("nan") for k, v in t.items()}, "not finite"),
     (lambda t: {k.replace("layers.", "blocks."): v for k, v in t.items()}, "is not an adapter"), (lambda t: {}, "is not an adapter")])
 def test_tensors_that_do_not_fit(exported, spoil, message):

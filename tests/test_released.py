@@ -7,18 +7,23 @@ import struct
 import mlx.core as mx
 import numpy as np
 import pytest
-from toy_checkpoints import build, write_tokenizer
+import synthetic
 from mlx.utils import tree_flatten
 from specdecode_nb import load_drafter, load_target, lora, released
 from specdecode_nb.decoder import generate
 from specdecode_nb.errors import BadInput
 from specdecode_nb.families import take_over
 from specdecode_nb.targets import digest_of
+from specdecode_nb.protocols import act4s
+from specdecode_nb.records import load_rows
 from toy import PROMPT, adapter, hybrid, plain
+from toy_checkpoints import build, write, write_tokenizer
 
-SHAPE = dict(hidden_size=2560, intermediate_size=9216, num_hidden_layers=32, num_attention_heads=16, num_key_value_heads=4, head_dim=256, rms_norm_eps=1e-6,
-             vocab_size=248320, linear_num_value_heads=32, linear_num_key_heads=16, linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4,
-             tie_word_embeddings=True, full_attention_interval=4, max_position_embeddings=262144,
+short_prompts = synthetic.short_prompts(act4s)
+
+SHAPE = dict(hidden_size=2560, intermediate_size=9216, num_hidden_layers=32, num_attention_heads=16, num_key_value_heads=4, head_dim=256,
+             rms_norm_eps=1e-6, vocab_size=248320, linear_num_value_heads=32, linear_num_key_heads=16, linear_key_head_dim=128, linear_value_head_dim=128,
+             linear_conv_kernel_dim=4, tie_word_embeddings=True, full_attention_interval=4, max_position_embeddings=262144,
              rope_parameters=dict(type="default", rope_theta=1e7, partial_rotary_factor=0.25))
 ORDER = 1  # a seed of the order of tensors that gives the header the released length
 
@@ -79,7 +84,7 @@ def test_the_target_s_constants(model):
     assert len(found) == released.TENSORS and sum(v.size for _, v in found) == released.PARAMETERS
     assert [i for i, layer in enumerate(model.layers) if not layer.is_linear] == list(range(3, 32, 4)) and len(model.layers) == 32
     assert model.layers[3].self_attn.q_proj.weight.shape == (8192, 2560) and model.layers[0].linear_attn.conv_dim == 8192
-    assert len(released.REVISION) == 40 and len(released.BACKBONE) == len(released.ADAPTER_SHA256) == 64 and released.PINS == {released.TARGET: released.REVISION}
+    assert [len(text) for text in (released.REVISION, released.BACKBONE, released.ADAPTER_SHA256)] == [40, 64, 64] and released.PINS == {released.TARGET: released.REVISION}
 
 
 def test_the_layout_is_the_released_one(full):
@@ -164,6 +169,23 @@ def test_the_same_names_on_a_toy(tmp_path, monkeypatch, shift):
     assert all(np.array_equal(np.array(v), np.array(weights[k])) for k, v in lora.adapter_weights(drafter._model).items())
     result = generate(target, PROMPT, drafter, k=4, max_tokens=12, ignore_eos=True)
     assert result.tokens == plain(target)[:12] and result.stats.accepted_per_cycle
+
+
+def test_act4s_on_the_pair(tmp_path, monkeypatch):
+    """The recipe of environment.md at toy size: hub id at its revision from the cache, bfloat16, the adapter by its name."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / f"models--{released.TARGET.replace('/', '--')}" / "snapshots" / released.REVISION
+    target = load_target(str(write(folder, "qwen3_5", dtype=mx.bfloat16)), "bfloat16")
+    path = tmp_path / released.ADAPTER
+    mx.save_safetensors(str(path), lora.adapter_weights(adapter(target, rank=16, modules=lora.PUBLISHED)[0]))
+    monkeypatch.setattr(released, "ADAPTER_BYTES", path.stat().st_size)
+    monkeypatch.setattr(released, "ADAPTER_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    params = {"target": released.TARGET, "drafter": str(path), "block_sizes": [2, 4], "tokens": 6, "repeats": 1, "prompts": 1,
+              "dtype": "bfloat16", "quick": True}
+    rows = load_rows(act4s.measure(params, tmp_path / "act4s.journal"))
+    assert rows.target == rows.provenance["target"]["name"] == "Qwen3.5-4B-Base" and rows.provenance["target"]["digest"] == target.digest()
+    assert rows.provenance["drafter"]["sha256"] == released.ADAPTER_SHA256
+    assert {r["arm"]: r["identical_to_ar"] for r in rows.rows if r["kind"] == "decode"} == {arm: True for arm in ("ar", "ar_mlx_lm", "uno_k2", "uno_k4")}
 
 
 def test_the_backbone_digest_by_hand():

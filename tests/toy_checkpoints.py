@@ -15,7 +15,8 @@ DENSE = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_atte
              vocab_size=VOCAB, max_position_embeddings=512, eos_token_id=0)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=32, shared_expert_intermediate_size=32,
                norm_topk_prob=True)
-DELTANET = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4, full_attention_interval=2)
+DELTANET = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4,
+                full_attention_interval=2)
 ROPE = dict(rope_parameters=dict(type="default", rope_theta=1e5, partial_rotary_factor=0.5))
 GEMMA3 = dict(sliding_window=WINDOW, sliding_window_pattern=2, query_pre_attn_scalar=32)
 FAMILIES = {
