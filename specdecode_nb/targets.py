@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from .backend import mx, nn  # isort: skip
 
@@ -114,6 +116,7 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: b
         raise BadInput(f"The target is {name!r} in {dtype!r}; give a name or a folder, and float32 or bfloat16.")
     if dtype not in DTYPES:
         raise BadInput(f"There is no dtype {dtype!r}{nearest(dtype, DTYPES)}; choose float32 or bfloat16.")
+    name = str(name)
     folder, called = find(name, download, revision)
     model, config = read(folder, name)
     _cast(model, DTYPES[dtype])

@@ -13,15 +13,13 @@ from collections.abc import Callable, Sequence
 
 from .backend import mx  # isort: skip
 
-from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
+from mlx_lm.models.cache import ArraysCache, KVCache
 
 from .gdn import RecurrentCache, Tape, replay_step
 from .rewind import rewind
 
 EXACT = ("tape", "per_token_states", "replay")
 SCHEMES = (*EXACT, "rewind")
-CUT = (KVCache, QuantizedKVCache)
-"""Caches that are cut by moving an offset: each row is stored, and where it is quantised, by itself."""
 
 
 class TransactionError(RuntimeError):
@@ -52,15 +50,15 @@ def restore(cache: Sequence, saved: list) -> None:
 def check_caches(cache: Sequence, scheme: str) -> None:
     """Raises RollbackUnsupported for a cache that ``scheme`` cannot undo, by its layer."""
     for i, c in enumerate(cache):
-        if type(c) in CUT or isinstance(c, RecurrentCache):
+        if type(c) is KVCache or isinstance(c, RecurrentCache):
             if isinstance(c, RecurrentCache) and (c.lengths is not None or c.left_padding is not None):
                 raise RollbackUnsupported(f"Layer {i} ({type(c).__name__}) holds a padded batch, which cannot be undone row by row.")
             continue
         if type(c) is ArraysCache and scheme == "replay":
             continue
         raise RollbackUnsupported(
-            f"Layer {i} has a {type(c).__name__}, which cannot be undone by the scheme {scheme!r} (a KVCache, "
-            "quantised or not, and the RecurrentCache of a Gated DeltaNet layer can); make the caches with target.make_cache().")
+            f"Layer {i} has a {type(c).__name__}, which cannot be undone by the scheme {scheme!r} (a KVCache of full precision "
+            "and the RecurrentCache of a Gated DeltaNet layer can); make the caches with target.make_cache().")
     if cache and all(type(c) is ArraysCache for c in cache):
         raise RollbackUnsupported("None of these caches counts its rows: all are stock ArraysCaches, so nothing could tell how many rows a block has; "
                                   "make the caches with target.make_cache(), or pass an attention cache of the model along.")

@@ -4,7 +4,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
 from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.decoder import Session, generate
 from specdecode_nb.dflash import DFlashDrafter
@@ -16,7 +16,7 @@ from specdecode_nb.gdn import RecurrentCache, TapedNextGatedDeltaNet, adopt
 from specdecode_nb.mtp import MTPDrafter, MTPModel, write_mtp
 from specdecode_nb.targets import quantised
 from specdecode_nb.taps import TappedModel
-from specdecode_nb.transaction import EXACT, Transaction
+from specdecode_nb.transaction import EXACT, RollbackUnsupported, Transaction
 from tapping import CONFIG, drawn, weights
 from toy import ScriptedDrafter, adapter, bits, consistent, equal, reference_cache
 from toy_checkpoints import DENSE, FAMILIES, VOCAB, WINDOW, build, write
@@ -141,22 +141,12 @@ def test_another_family_is_taken_and_the_card_says_so(tmp_path):
     assert same(target, tokens, ScriptedDrafter(target, tokens + [3] * K, len(PROMPT)))[0] == K - 1
 
 
-def test_quantised_keys_and_values():
-    """A transaction cuts mlx-lm's quantised cache too: each row is quantised by itself."""
+@pytest.mark.parametrize("make", [lambda: QuantizedKVCache(group_size=32, bits=8), lambda: RotatingKVCache(max_size=WINDOW)], ids=["quantised", "rotating"])
+def test_caches_of_another_kind_are_refused_at_construction(make):
     model, _ = build("llama")
-    take_over(model)
-    fresh = lambda: [QuantizedKVCache(group_size=32, bits=8) for _ in model.layers]  # noqa: E731
-    held = lambda cache: [np.array(a[..., : c.offset, :].astype(mx.float32)) for c in cache for kv in (c.keys, c.values) for a in kv]  # noqa: E731
-    for keep in range(len(BLOCK) + 1):
-        cache, wanted = fresh(), fresh()
-        for c in (cache, wanted):
-            mx.eval(model(mx.array([PROMPT]), cache=c))
-        with Transaction(cache) as tx:
-            mx.eval(model(mx.array([BLOCK]), cache=cache))
-            tx.commit(keep)
-        for i in BLOCK[:keep]:
-            mx.eval(model(mx.array([[i]]), cache=wanted))
-        assert equal(held(cache), held(wanted)) and [c.offset for c in cache] == [len(PROMPT) + keep] * 2
+    caches = [make() for _ in model.layers]
+    with pytest.raises(RollbackUnsupported, match=f"Layer 0 has a {type(caches[0]).__name__}, .*a KVCache of full precision and the RecurrentCache.* can"):
+        Transaction(caches)
 
 
 # trained drafters on dense targets

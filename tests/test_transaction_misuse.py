@@ -3,7 +3,7 @@ import gc
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 from specdecode_nb.decoder import Session
 from specdecode_nb.errors import BadInput
 from specdecode_nb.gdn import RecurrentCache
@@ -189,8 +189,8 @@ def test_options():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("make", [lambda: RotatingKVCache(max_size=8), lambda: ChunkedKVCache(8), lambda: ArraysCache(2)],
-                         ids=["rotating", "chunked", "arrays"])
+@pytest.mark.parametrize("make", [lambda: RotatingKVCache(max_size=8), QuantizedKVCache, lambda: ArraysCache(2)],
+                         ids=["rotating", "quantized", "arrays"])
 def test_a_cache_that_cannot_be_undone_is_refused_at_construction(scheme, make):
     odd = make()
     caches = [RecurrentCache(), KVCache(), odd]
