@@ -204,6 +204,9 @@ def run(options) -> int:
         params["rows"] = measure(act, params, journal, options.resume).name
         needs.check(load_rows(out / params["rows"]))
     out.mkdir(parents=True, exist_ok=True)
+    for name in ("target", "drafter"):  # the notebook runs in its own folder, from which a relative path is another one
+        if (value := params.get(name)) and value != act.defaults[name] and not os.path.isabs(value) and os.path.exists(value):
+            params[name] = os.path.relpath(value, out)
     changed = {name: value for name, value in params.items() if value != act.defaults[name]}
     words = [f"-p {name}={acts.text_of(value)}" for name, value in named.items() if name != "rows"]
     try:

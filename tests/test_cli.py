@@ -74,6 +74,21 @@ def test_rows_are_found_from_the_folder_of_the_results(capsys, here):
     assert here[1][0][1] == {"rows": "../../mine.json"} and here[1][0][2] == "specdecode-nb run act4s"
 
 
+def test_a_drafter_by_its_file_is_found_from_the_folder_of_the_results(capsys, here, protocol):
+    (here[0] / "mine.safetensors").touch()
+    assert call(capsys, "run", "act4s", "-p", "measure=true", "-p", "drafter=mine.safetensors", "-p", "target=org/toy", "--out", "a/b")[0] == 0
+    assert protocol.calls[0]["drafter"] == "mine.safetensors"
+    assert here[1][0][1] == {"target": "org/toy", "drafter": "../../mine.safetensors", "measure": True, "rows": "act4s.json"}
+
+
+def test_the_target_is_fetched_before_measuring_and_only_when_asked(capsys, here, protocol, monkeypatch):
+    asked = []
+    monkeypatch.setattr("specdecode_nb.checkpoints.find", lambda name, download: asked.append((name, download, len(protocol.calls))))
+    call(capsys, "run", "act4s", "-p", "measure=true", "-p", "target=org/toy", "--out", "a")
+    call(capsys, "run", "act4s", "-p", "measure=true", "-p", "target=org/toy", "--out", "b", "--download")
+    assert asked == [("org/toy", True, 1)] and len(protocol.calls) == 2
+
+
 def test_rows_of_another_act_are_refused_before_anything_is_written(capsys, here):
     synthetic.write(here[0] / "mine.json")
     status, _, err = call(capsys, "run", "act4u6", "-p", "rows=mine.json")
