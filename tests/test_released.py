@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import synthetic
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 from specdecode_nb import load_drafter, load_target, lora, released
 from specdecode_nb.decoder import generate
 from specdecode_nb.errors import BadInput
@@ -220,6 +220,25 @@ def test_a_checkpoint_is_left_as_it_is_stored(tmp_path):
 def test_the_published_digest_is_recognised(monkeypatch):
     monkeypatch.setattr(released, "BACKBONE", hybrid().digest())
     assert released.backbone_line(hybrid()) == f"backbone digest {hybrid().digest()}: the published one"
+
+
+def test_the_hub_s_own_layout(tmp_path):
+    """As it is published: a text model inside one that can also see, in two files, with tensors of the eye and of MTP, stock convolutions and norms."""
+    model, config = build("qwen3_5")
+    stored = {"model.visual.patch_embed.weight": mx.zeros((2, 2)), "mtp.fc.weight": mx.zeros((2, 2))}
+    for name, value in tree_flatten(model.parameters()):
+        norm = name.endswith((".input_layernorm.weight", ".post_attention_layernorm.weight", "model.norm.weight", "q_norm.weight", "k_norm.weight"))
+        value = value.moveaxis(1, 2) if "conv1d" in name else value - 1 if norm else value
+        stored[name.replace("language_model.model", "model.language_model")] = value.astype(mx.bfloat16)
+    for i, part in enumerate((sorted(stored)[::2], sorted(stored)[1::2]), start=1):
+        mx.save_safetensors(str(tmp_path / f"model-0000{i}-of-00002.safetensors"), {name: stored[name] for name in part})
+    text = {k: v for k, v in config.items() if k not in ("model_type", "eos_token_id")} | {"model_type": "qwen3_5_text", "eos_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": text, "vision_config": {"depth": 2}, "image_token_id": 7}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 3]}))
+    write_tokenizer(tmp_path)
+    target = load_target(str(tmp_path), "bfloat16")
+    model.update(tree_map(lambda v: v.astype(mx.bfloat16), model.parameters()))
+    assert target.digest() == digest_of(model) and target.context == 512 and target.eos_ids == {0, 3} and target.card().count("1 Gated DeltaNet + 1") == 1
 
 
 def test_prompts_are_raw(tmp_path):
