@@ -217,7 +217,8 @@ def _same_target(what: str, metadata: dict, target: Target, foreign: bool) -> di
     """
     tokens = metadata.get("tokenizer_digest")
     if tokens and tokens != target.tokenizer_digest():
-        raise BadInput(f"The {what} was trained with another tokenizer, whose ids stand for other tokens (map {str(tokens)[:12]}); use a drafter of this target.")
+        raise BadInput(f"The {what} was trained with another tokenizer, whose ids stand for other tokens (map {str(tokens)[:12]}); "
+                       "use a drafter of this target.")
     wanted = metadata.get("target_digest")
     if not wanted or target.dtype != "float32" or wanted == target.digest():
         return metadata

@@ -166,22 +166,32 @@ def load(file, **options):
     return load_drafter(file, hybrid(), foreign=True, **options)
 
 
+def drafted(drafter, k=4):
+    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
+
+
 LOADED = {
     "name": lambda f: load_drafter("random", hybrid()).name == "random" and load_drafter(None, hybrid()) is None,
     "target": lambda f: load(f).target is hybrid(),
     "foreign": lambda f: load(f).metadata["foreign"] is True,
-    "keep_seed": lambda f: [d.draft(Session(hybrid()).cache, [9], 3, 1).seed_kept for d in (load(f), load(f, keep_seed=False))] == [True, False],
-    "noise_seed": lambda f: load(f, noise_seed=3).draft(Session(hybrid()).cache, [9], 16, 1).tokens != load(f).draft(Session(hybrid()).cache, [9], 16, 1).tokens,
+    "keep_seed": lambda f: [drafted(d).seed_kept for d in (load(f), load(f, keep_seed=False))] == [True, False],
+    "noise_seed": lambda f: drafted(load(f, noise_seed=3), 16).tokens != drafted(load(f), 16).tokens,
     "scheme": lambda f: load(f, scheme="per_token_states").scheme == "per_token_states",
-    "passes": lambda f: load(f, passes=3).draft(Session(hybrid()).cache, [9], 4, 1).forwards == 3,
-    "confidence": lambda f: len(load(f, confidence=True).draft(Session(hybrid()).cache, [9], 4, 1).confidence) == 3,
+    "passes": lambda f: drafted(load(f, passes=3)).forwards == 3,
+    "confidence": lambda f: len(drafted(load(f, confidence=True)).confidence) == 3,
     "order": lambda f: load_drafter("ngram", hybrid(), order=3).draft([], [1, 2, 3, 4, 1, 2, 3], 2, 1).tokens == [4],
     "seed": lambda f: load_drafter("random", hybrid(), seed=4).draft([], [1], 9, 1).tokens != load_drafter("random", hybrid()).draft([], [1], 9, 1).tokens,
 }
-NOT_LOADED = {
-    "name": ([3, "", "unno", b"uno"], "drafter"), "target": (["tiny-hybrid", None], "The target is"), "foreign": (["yes", 1, None], "foreign is .*True or False"),
+NOT_def drafted(drafter, k=4):
+    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
+
+
+LOADED = {
+    "name": ([3, "", "unno", b"uno"], "drafter"), "target": (["tiny-hybrid", None], "The target is"),
+    "foreign": (["yes", 1, None], "foreign is .*True or False"),
     "keep_seed": ([1, "no", None], "keep_seed is .*True or False"), "noise_seed": ([1.5, "3", None, True], "noise_seed is"),
-    "scheme": (["replay", "rewind", None, 3], "no scheme"), "passes": ([0, 1.5, "2", True], "passes is"), "confidence": ([1, "yes"], "confidence is .*True or False"),
+    "scheme": (["replay", "rewind", None, 3], "no scheme"), "passes": ([0, 1.5, "2", True], "passes is"),
+    "confidence": ([1, "yes"], "confidence is .*True or False"),
     "order": ([0, "2", None, True], "order is"), "seed": ([None, 1.5, "0"], "seed is"), "size": ([2], "does not take these options"),
 }
 OF_A_LOOKUP, OF_A_DRAW = ("order",), ("seed",)
