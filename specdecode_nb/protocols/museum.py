@@ -41,7 +41,7 @@ WINDOW = "c[0] = mx.contiguous(tape.conv_rows[:, n : n + tape.conv_before.shape[
 FAULTS = (
     Fault("A1", "ml-explore/mlx-lm/issues/846", "undoing is a no-op for the recurrent state: rejected rows stay in it", TX, "_keep",
           "c[1] = self._rebuild(tape, n)", "c[1] = self._rebuild(tape, tape.rows)"),
-    Fault("A3", "ml-explore/mlx-lm/pull/1253", "recurrent layers are set back to nothing and attention layers are cut: they disagree on the length", TX, "_keep",
+    Fault("A3", "ml-explore/mlx-lm/pull/1253", "recurrent layers are emptied and attention layers are cut: they disagree on the length", TX, "_keep",
           "c[1] = self._rebuild(tape, n)\n                c.offset += n", "c[1] = mx.zeros_like(tape.state_before)\n                c.offset = 0"),
     Fault("A4", "ml-explore/mlx-lm/pull/1528", "what a failed or closed generation is set back to was noted a step too late", RUN, "_plain",
           "restore(session.cache, safe)", "restore(session.cache, ahead)"),
