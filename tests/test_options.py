@@ -170,6 +170,10 @@ def drafted(drafter, k=4):
     return drafter.draft(Session(hybrid()).cache, [9], k, 1)
 
 
+def drafted(drafter, k=4):
+    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
+
+
 LOADED = {
     "name": lambda f: load_drafter("random", hybrid()).name == "random" and load_drafter(None, hybrid()) is None,
     "target": lambda f: load(f).target is hybrid(),
@@ -183,6 +187,10 @@ LOADED = {
     "seed": lambda f: load_drafter("random", hybrid(), seed=4).draft([], [1], 9, 1).tokens != load_drafter("random", hybrid()).draft([], [1], 9, 1).tokens,
 }
 NOT_def drafted(drafter, k=4):
+    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
+
+
+def drafted(drafter, k=4):
     return drafter.draft(Session(hybrid()).cache, [9], k, 1)
 
 
@@ -244,12 +252,15 @@ WORDS = {"prompt": ["ab"], "target": ["--target", "mine"], "drafter": ["--drafte
          "top_k": ["--top-k", "9"], "top_p": ["--top-p", "0.9"], "min_p": ["--min-p", "0.01"], "rule": ["--rule", "match"],
          "repetition_penalty": ["--repetition-penalty", "1.1"], "presence_penalty": ["--presence-penalty", "0.2"],
          "frequency_penalty": ["--frequency-penalty", "0.3"]}
-DRAWN = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "rule": "match", "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
-GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True, "sampling": Sampling(**DRAWN)}
+DRAWN = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "rule": "match", "repetition_penalty": 1.1, "presence_penalty": 0.2,
+         "frequency_penalty": 0.3}
+GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True,
+         "sampling": Sampling(**DRAWN)}
 BAD = {"prompt": [[""], [" "], ["a\udcffb"]], "target": [["--target", "nowhere"], ["--target"]], "drafter": [["--drafter", "unno"]],
        "k": [["-k", "0"], ["-k", "four"], ["-k", "1.5"]], "max_tokens": [["--max-tokens", "-1"], ["--max-tokens", "many"], ["--max-tokens", "99999"]],
        "temperature": [["--temperature", "nan"], ["--temperature", "-1"], ["--temperature", "warm"]], "seed": [["--seed", "x"], ["--seed", "1.5"]],
-       "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]], "top_p": [["--top-p", "0"], ["--top-p", "1.5"]],
+       "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]],
+       "top_p": [["--top-p", "0"], ["--top-p", "1.5"]],
        "min_p": [["--min-p", "-1"], ["--min-p", "nan"]], "rule": [["--rule", "luck"]], "repetition_penalty": [["--repetition-penalty", "0"]],
        "presence_penalty": [["--presence-penalty", "inf"]], "frequency_penalty": [["--frequency-penalty", "often"]]}
 
