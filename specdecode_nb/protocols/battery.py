@@ -302,8 +302,8 @@ def acceptance() -> None:
         result = generate(target, PROMPT, made, k=4, max_tokens=14, ignore_eos=True)
         need(result.tokens == reference()[0].tokens[:14], "the text differs from plain decoding")
         need(list(made.context_ids) == result.session.tokens[: len(made.context_ids)], "the drafter's context is not a committed prefix")
-        share = sum(result.stats.accepted_per_cycle) / sum(result.stats.offered_per_cycle)
-        need(counts != (99,) or share >= FLOOR, f"{share:.0%} of the drafts are accepted, {FLOOR:.0%} is the floor; the text is right")
+        taken = sum(result.stats.accepted_per_cycle) / sum(result.stats.offered_per_cycle)
+        need(counts != (99,) or taken >= FLOOR, f"{taken:.0%} of the drafts are accepted, {FLOOR:.0%} is the floor; the text is right")
         need(not any(strayed), f"in {sum(strayed)} of {len(strayed)} cycles it reads a row that is not the last committed one; the text is right")
     need([type(layer) for layer in target.model.layers] == before, "reading the target has changed its layers")
 
