@@ -170,10 +170,6 @@ def drafted(drafter, k=4):
     return drafter.draft(Session(hybrid()).cache, [9], k, 1)
 
 
-def drafted(drafter, k=4):
-    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
-
-
 LOADED = {
     "name": lambda f: load_drafter("random", hybrid()).name == "random" and load_drafter(None, hybrid()) is None,
     "target": lambda f: load(f).target is hybrid(),
@@ -186,15 +182,7 @@ LOADED = {
     "order": lambda f: load_drafter("ngram", hybrid(), order=3).draft([], [1, 2, 3, 4, 1, 2, 3], 2, 1).tokens == [4],
     "seed": lambda f: load_drafter("random", hybrid(), seed=4).draft([], [1], 9, 1).tokens != load_drafter("random", hybrid()).draft([], [1], 9, 1).tokens,
 }
-NOT_def drafted(drafter, k=4):
-    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
-
-
-def drafted(drafter, k=4):
-    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
-
-
-LOADED = {
+NOT_LOADED = {
     "name": ([3, "", "unno", b"uno"], "drafter"), "target": (["tiny-hybrid", None], "The target is"),
     "foreign": (["yes", 1, None], "foreign is .*True or False"),
     "keep_seed": ([1, "no", None], "keep_seed is .*True or False"), "noise_seed": ([1.5, "3", None, True], "noise_seed is"),
