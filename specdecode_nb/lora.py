@@ -130,5 +130,5 @@ def _metadata(path: Path) -> dict:
         if not 0 < float(read["scale"]) < float("inf"):
             raise ValueError(f"scale {read['scale']!r}")
         return read
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(f"The metadata of {path.name!r} cannot be read ({error}); export the adapter again.") from None

@@ -110,7 +110,7 @@ def read_mtp(path: Path, target: Target) -> tuple[MTPModel, dict]:
     try:
         metadata = json.loads(mx.load(str(path), return_metadata=True)[1]["drafter"])
         depth = metadata["depth"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise BadInput(f"The file {path.name!r} does not say how deep its drafter was trained; export it again.") from None
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise BadInput(f"The file {path.name!r} gives the depth {depth!r}; it must be a whole number, 1 or more.")

@@ -10,7 +10,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import warnings
@@ -275,8 +274,7 @@ def keep_failure(act: str, staging: Path, folder: Path) -> str:
     """Copy the half-run notebook to ``folder``; returns where it is, in words."""
     if not (staging / "failed.ipynb").exists():
         return ""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(staging / "failed.ipynb", folder / f"{act}.ipynb")
+    write_atomic(folder / f"{act}.ipynb", (staging / "failed.ipynb").read_bytes())  # never through a link
     return f" What it had got to is {folder / f'{act}.ipynb'}."
 
 
