@@ -94,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(f"Interrupted{error}.", 1)
     except BrokenPipeError:
         return discard_output()
+    except MemoryError:
+        return complain("There is not enough memory for this; ask for less, or run it where there is more.", 1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         return complain(f"{error.strerror or error}{where}; see that there is room and that one may read and write there.", discard_output())

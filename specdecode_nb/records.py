@@ -145,10 +145,10 @@ def check_header(value: Any, where: str) -> dict:
 def read_text(path: str | Path, what: str) -> str:
     """A whole UTF-8 file. Raises BadInput, also for what is no file (a pipe or a device has no end) and for a huge one."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError("it is no regular file")
-        with open(path, "rb") as file:
-            data = file.read(LARGEST + 1)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is no regular file")
+            data = file.read(LARGEST + 1) or b""
         if len(data) > LARGEST:
             raise OSError(f"it is larger than {LARGEST:,} bytes")
         return data.decode("utf-8")

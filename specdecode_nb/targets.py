@@ -238,7 +238,7 @@ def tensor_names(path: Path) -> list[str]:
     try:
         with safe_open(str(path), framework="numpy") as handle:
             return list(handle.keys())
-    except (SafetensorError, OSError):
+    except (SafetensorError, OSError, MemoryError):
         return []
 
 
@@ -252,10 +252,12 @@ def read_safetensors(path: Path) -> dict:
         with safe_open(str(path), framework="numpy") as handle:
             handle.keys()
         tensors = mx.load(str(path))
+        if wide := next((name for name, value in tensors.items() if min(value.shape, default=0) < 0), None):
+            raise ValueError(f"the shape of {wide!r} is beyond 31 bits")
         odd = next((name for name, value in sorted(tensors.items()) if not mx.isfinite(value).all().item()), None)
     except FileNotFoundError:
         raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+    except (SafetensorError, RuntimeError, ValueError, OSError, MemoryError) as error:
         raise BadInput(f"The file {path.name!r} is not a whole safetensors file ({str(error).splitlines()[0]}); "
                        "restore or download it again.") from None
     if odd is not None:
