@@ -74,21 +74,30 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    from .book.errors import RunFailed
-
     # read by MLX when it is first imported; a user's own value stands
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
+
+    def command() -> int:
+        check_surroundings(sys.argv[1:] if argv is None else argv)
+        options = parser().parse_args(argv)
+        return {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
+                "doctor": doctor}[options.command](options)
+
+    return guarded(command)
+
+
+def guarded(work: Callable[[], int | None]) -> int:
+    """The exit status of ``work``, whose failures become one sentence on stderr."""
+    from .book.errors import RunFailed
+
     try:
         with ended_as_by_ctrl_c():
-            check_surroundings(sys.argv[1:] if argv is None else argv)
-            options = parser().parse_args(argv)
-            status = {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
-                      "doctor": doctor}[options.command](options)
+            status = work() or 0
             sys.stdout.flush()
         return status
     except BadInput as error:
         return complain(error, 2)
-    except RunFailed as error:
+    except (RunFailed, FloatingPointError) as error:  # of a page, of a training
         return complain(error, 1)
     except KeyboardInterrupt as error:
         return complain(f"Interrupted{error}.", 1)
@@ -270,7 +279,8 @@ def folder(path: Path, *inside: str) -> Path:
                 raise BadInput(f"{place} is no folder; choose another.")
         missing = [p for p in (path, *path.parents) if not os.path.lexists(p)]
         path.mkdir(parents=True, exist_ok=True)  # tried, and taken back
-        os.rmdir(tempfile.mkdtemp(dir=path))
+        for place in filter(Path.is_dir, (path, *(path / name for name in inside))):
+            os.rmdir(tempfile.mkdtemp(dir=place))
     except (OSError, RuntimeError) as error:
         raise BadInput(f"{path} can be no folder for results ({getattr(error, 'strerror', None) or error}); choose another.") from None
     finally:

@@ -5,7 +5,6 @@ Nothing is guessed: taps, mask id, block size and rope base must be stated, and 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from mlx.utils import tree_flatten
 
 from .dflash import DFlashConfig, DFlashModel
 from .errors import BadInput
-from .targets import DTYPES, LAYERS, Target, expect, read_safetensors, settings
+from .records import write_atomic
+from .targets import DTYPES, LAYERS, Target, expect, read_safetensors, settings, write_safetensors
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
 NESTED = {"target_layer_ids", "mask_token_id", "block_size", "num_target_layers", "causal", "runtime_block_size", "draft_window_size"}
@@ -146,9 +146,5 @@ def write_dflash(folder: Path, model: DFlashModel, metadata: dict) -> None:
     """config.json and model.safetensors in bfloat16, each put in place whole."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.astype(mx.bfloat16) for k, v in tree_flatten(model.parameters())}
-    scratch = folder / "model.writing.safetensors"
-    mx.save_safetensors(str(scratch), tensors, metadata={"format": "mlx", "drafter": json.dumps(metadata)})
-    os.replace(scratch, folder / "model.safetensors")
-    part = folder / "config.json.part"
-    part.write_text(json.dumps(config_file(model.config), indent=1) + "\n")
-    os.replace(part, folder / "config.json")
+    write_safetensors(folder / "model.safetensors", tensors, {"format": "mlx", "drafter": json.dumps(metadata)})
+    write_atomic(folder / "config.json", json.dumps(config_file(model.config), indent=1) + "\n")

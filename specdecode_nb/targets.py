@@ -140,8 +140,8 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
     if not (folder / "tokenizer.json").is_file():  # transformers would make an empty one
         raise BadInput(f"The tokenizer of target {name!r} is missing; restore tokenizer.json.")
     with _blaming(f"The tokenizer of target {name!r} cannot be read"):
-        # else transformers would ask on the terminal whether to run code that the folder names
-        tokenizer = load_tokenizer(folder, {"trust_remote_code": False}, eos_token_ids=config.get("eos_token_id"))
+        # else transformers would ask on the terminal whether to run code that the folder names, and warn of prompts that are refused here
+        tokenizer = load_tokenizer(folder, {"trust_remote_code": False, "model_max_length": 10**30}, eos_token_ids=config.get("eos_token_id"))
     text = model.language_model.args
     target = Target(model, tokenizer, name if name in EMBEDDED else folder.resolve().name, dtype,
                     text.max_position_embeddings, text.vocab_size)
@@ -263,6 +263,17 @@ def read_safetensors(path: Path) -> dict:
     if odd is not None:
         raise BadInput(f"The tensor {odd!r} in {path.name!r} holds numbers that are not finite; restore or download the file again.")
     return tensors
+
+
+def write_safetensors(path: Path, tensors: dict, metadata: dict) -> None:
+    """One safetensors file, put in place whole. Raises OSError where there is no room or no permission."""
+    scratch = path.with_name(path.stem + ".writing.safetensors")
+    try:
+        mx.save_safetensors(str(scratch), tensors, metadata=metadata)
+    except RuntimeError as error:  # what MLX raises for a file that it cannot write
+        scratch.unlink(missing_ok=True)
+        raise OSError(f"{path.name} cannot be written: {str(error).splitlines()[0]}") from None
+    os.replace(scratch, path)
 
 
 def expect(wanted: dict, found: dict, file: str) -> None:

@@ -1,11 +1,12 @@
 """Kill commands at random moments, look at what is left, start them again.
 
-    python tests/killing.py 50 [measure run figures train term] [--seed N]
+    python tests/killing.py 50 [measure run figures train term full] [--seed N]
 
 Every attempt is a forked child, so that nothing is imported twice. Half of the kills come at a moment drawn from the measured duration of
 an undisturbed run, half right before a drawn one of the file operations that it did, so that short phases are met as well. A killed command
 is started again, and killed again up to three times, before it may finish. Drawn pages are executed in the child itself, every tenth time in
-a kernel. ``term`` sends SIGTERM instead of SIGKILL, after which nothing half made may be left. Exit status 1 if anything was lost.
+a kernel. ``term`` sends SIGTERM instead of SIGKILL, and for ``full`` no file can grow beyond a drawn size, as on a disk without room:
+after these nothing half made may be left. Exit status 1 if anything was lost.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -29,7 +31,7 @@ import nbformat  # noqa: E402
 import numpy as np  # noqa: E402
 import papermill  # noqa: E402
 from book_tools import REPOSITORY, SMALL, tree  # noqa: E402
-from specdecode_nb import cli, condition, drafters, records  # noqa: E402
+from specdecode_nb import cli, condition, records  # noqa: E402
 from specdecode_nb.book import check, export, needs, notebooks, page  # noqa: E402, F401
 from specdecode_nb.protocols import act4s, common  # noqa: E402
 from specdecode_nb.train import dflash, tapped, uno  # noqa: E402
@@ -61,8 +63,10 @@ def drawn(book, path, parameters, cwd, kernel_manager_class, **_):
         cell.outputs, cell.execution_count = [], count
         page.display = lambda data, metadata=None, raw=True, cell=cell: cell.outputs.append(nbformat.v4.new_output("display_data", data, metadata=metadata or {}))
         os.chdir(cwd)
-        exec(cell.source, names)
-        os.chdir(before)
+        try:
+            exec(cell.source, names)
+        finally:
+            os.chdir(before)
         nbformat.write(book, path.replace("{{", "{").replace("}}", "}"))
     return book
 
@@ -99,17 +103,19 @@ def train(folder: Path, which: str) -> int:
     if which == "dflash":
         sys.argv = ["train", "out", "work", "corpus", *"--layers 1 --mlp 64 --blocks 4 --windows-a-step 3 --rows 48 --text-windows 8 --window 40 --steps 6 "
                     "--probe-every 2 --probe-block 4 --probe-tokens 8 --patience 9".split()]
-        tapped.command("", dflash.Training, dflash.Recipe)
+        return cli.guarded(lambda: tapped.command("", dflash.Training, dflash.Recipe))
     else:
         sys.argv = ["train", "out/uno.safetensors", "corpus", *"--windows-file work/own.npy --window 28 --prefix 8 --text-windows 6 --rank 4 --block 4 --steps 4 --windows 4 "
                     "--blocks 8".split()]
-        uno.main()
-    return 0
+        return cli.guarded(uno.main)
 
 
-def start(work, folder: Path, root: Path, at_change: int | None = None, number: int = signal.SIGKILL, kernel: bool = False) -> int:
-    """Fork a child that does ``work`` in ``folder``; it signals itself right before its file operation ``at_change``. Returns its pid."""
+def start(work, folder: Path, root: Path, at_change: int | None = None, number: int = signal.SIGKILL, kernel: bool = False,
+          room: int | None = None) -> int:
+    """Fork a child that does ``work`` in ``folder``; it signals itself right before its file operation ``at_change``, and has files of ``room``
+    bytes at most. Returns its pid."""
     (folder / "tmp").mkdir(exist_ok=True)
+    (folder / "said").write_text("")
     child = os.fork()
     if child:
         return child
@@ -128,15 +134,17 @@ def start(work, folder: Path, root: Path, at_change: int | None = None, number: 
                 if changes == at_change:
                     os.kill(os.getpid(), number)
 
-        with open("said", "w") as said, redirect_stderr(said), redirect_stdout(open(os.devnull, "w")):
+        if room is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        with open(folder / "said", "w") as said, redirect_stderr(said), redirect_stdout(open(os.devnull, "w")):
             sys.addaudithook(count)
             status = work(folder)
             done = changes
-        Path("changes").write_text(str(done))
+        (folder / "changes").write_text(str(done))
     except BaseException:
         import traceback
 
-        Path("traceback").write_text(traceback.format_exc())
+        (folder / "traceback").write_text(traceback.format_exc())
     os._exit(status)
 
 
@@ -227,7 +235,7 @@ def phase(kind: str, folder: Path, old: dict, new: dict) -> str:
     out = files(folder / "out")
     visible = {n: d for n, d in out.items() if not n.rsplit("/", 1)[-1].startswith(".")}
     half = " (a file half written)" if any(n.endswith(".writing") or ".writing." in n or n.endswith(".part") for n in [*out, *files(folder / "work")]) else ""
-    if kind == "train":
+    if kind in ("dflash", "uno"):
         if any(n in new for n in visible):
             return ("all written" if visible.keys() >= new.keys() else "some written") + half
         return ("windows made" if (folder / "work" / "own.npy").exists() else "before the windows") + half
@@ -256,7 +264,7 @@ class Driver:
     def __init__(self, kind: str, base: Path, rng: random.Random):
         self.kind, self.base, self.rng = kind, base, rng
         self.found, self.lost, self.kills, self.late, self.rows, self.cases = Counter(), [], 0, 0, 0, 0
-        self.term = kind == "term"
+        self.full, self.term = kind == "full", kind in ("term", "full")
         self.root = tree(base / "committed")
         for name in ("data/prompts/suite.json", "notebooks/source/act4s.py"):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -272,13 +280,14 @@ class Driver:
         return lambda folder: draw(folder, ["run", "overview", "--out", "out"] if variant == "run" else ["figures", "overview", "--to", "out"])
 
     def variants(self) -> list[str]:
-        return {"train": ["dflash", "uno"], "term": ["measure", "run", "figures"]}.get(self.kind, [self.kind])
+        return {"train": ["dflash", "uno"], "term": ["measure", "run", "figures"], "full": ["measure", "run", "figures", "dflash", "uno"]}.get(self.kind, [self.kind])
 
     def fresh(self, name: str) -> Path:
         folder = self.base / name
-        for part in ("corpus", "work", "out") if self.kind == "train" else ("",):
+        training = name.startswith(("dflash", "uno"))
+        for part in ("corpus", "work", "out") if training else ("",):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        if self.kind == "train":
+        if training:
             tokens = np.random.default_rng(6).integers(1, toy.VOCAB, 3000)
             tokens[::30] = 0
             np.save(folder / "corpus" / "train.npy", tokens)
@@ -321,17 +330,21 @@ class Driver:
             if self.kills == count:
                 break
             by_time, number = kernel or self.rng.random() < 0.5, signal.SIGTERM if self.term else signal.SIGKILL
-            child = start(self.work(variant), folder, self.root, None if by_time else self.rng.randint(1, changes), number, kernel)
-            status = wait(child, self.rng.uniform(0, 1.05 * seconds) + 3 * kernel if by_time else LIMIT)
+            if self.full:
+                child = start(self.work(variant), folder, self.root, room=self.rng.randrange(max(map(len, new.values()))))
+            else:
+                child = start(self.work(variant), folder, self.root, None if by_time else self.rng.randint(1, changes), number, kernel)
+            status = wait(child, self.rng.uniform(0, 1.05 * seconds) + 3 * kernel if by_time and not self.full else LIMIT)
             if status is None:
                 os.kill(child, number)
                 if (status := wait(child, LIMIT)) is None:
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)
                     raise Lost("it did not end")
-            early = os.waitstatus_to_exitcode(status) == (1 if self.term else -signal.SIGKILL)
+            # SIGTERM that comes before the command stands ends the process as such
+            early = os.waitstatus_to_exitcode(status) in ((1, -signal.SIGTERM) if self.term else (-signal.SIGKILL,))
             self.kills, self.late = self.kills + early, self.late + (not early)
-            self.found[(f"{variant}: " if len(self.variants()) > 1 else "") + (phase(variant if self.kind != "train" else "train", folder, older, new) if early else "had ended")] += 1
+            self.found[(f"{variant}: " if len(self.variants()) > 1 else "") + (phase(variant, folder, older, new) if early else "had ended")] += 1
             expect(early or os.waitstatus_to_exitcode(status) == 0, f"exit status {os.waitstatus_to_exitcode(status)}: {(folder / 'said').read_text()}")
             self.look(variant, folder, new, older)
             if not early:
@@ -341,7 +354,7 @@ class Driver:
         half = [p for p in (folder / "out").rglob(".*.writing")]
         status, said = finish(self.work(variant), folder, self.root)
         expect(status == 0, f"the next start failed with status {status}: {said}")
-        if self.kind != "train":
+        if variant not in ("dflash", "uno"):
             expect(("half-written" in said) == bool(half) and said.count("\n") <= 3 and "Traceback" not in said, f"{len(half)} half-written files, and it said: {said}")
         self.look(variant, folder, new, older)
         expect({n: timeless(n, d) for n, d in files(folder / "out").items()} == {n: timeless(n, d) for n, d in new.items()},
@@ -355,13 +368,13 @@ class Driver:
         for name, data in files(folder / "out").items():
             hidden = name.rsplit("/", 1)[-1].startswith(".")
             if hidden or ".writing." in name or name.endswith(".part"):
-                expect(not self.term, f"SIGTERM left {name}")
+                expect(not self.term or ".part" in name, f"{name} was left")
             elif variant in ("run", "figures"):
                 expect(data in (new.get(name), older.get(name)), f"{name} is neither the old file nor the new one")
             elif variant in ("dflash", "uno"):
                 expect(whole(name, data), f"{name} is torn")
         if self.term:
-            expect(not any((folder / "tmp").iterdir()), f"SIGTERM left {sorted(p.name for p in (folder / 'tmp').iterdir())}")
+            expect(not any((folder / "tmp").iterdir()), f"there is left {sorted(p.name for p in (folder / 'tmp').iterdir())}")
             expect((folder / "said").read_text().count("\n") <= 2, (folder / "said").read_text())
         if variant == "measure":
             told, kept = told_rows(folder), kept_rows(folder)
@@ -378,10 +391,10 @@ class Driver:
         phases = "".join(f"\n    {n:3d}  {name}" for name, n in sorted(self.found.items(), key=lambda item: -item[1]))
         times = ", ".join(f"{v}: {r[0]:.1f} s and {r[1]} file operations undisturbed" for v, r in self.reference.items())
         lost = "".join(f"\n  LOST {line}" for line in self.lost)
-        return f"{self.kind}: {self.kills} kills in {self.cases} cases, {self.late} after the end, {len(self.lost)} losses ({times}){phases}{lost}"
+        return f"{self.kind}: {self.kills} {'writes without room' if self.full else 'kills'} in {self.cases} cases, {self.late} after the end, {len(self.lost)} losses ({times}){phases}{lost}"
 
 
-KINDS = ("measure", "run", "figures", "train", "term")
+KINDS = ("measure", "run", "figures", "train", "term", "full")
 
 
 def main() -> int:
