@@ -104,7 +104,7 @@ def cases(here: Path):
         yield f"target at {name}", generate(path), None
         yield f"target to measure at {name}", ["run", "act4s", "-p", "measure=true", "-p", f"target={path}", "--out", "o"], None
         yield f"drafter at {name}", ["generate", "x", "--target", "toy", "--max-tokens", "1", "--drafter", path], None
-        if name not in ("a line break", "an escape"):
+        if name not in ("a line break", "an escape", "a folder"):
             yield f"results at {name}", ["run", "act1", "--out", path], None
             yield f"figures at {name}", ["figures", "act1", "--to", path], None
     for name, path in (("a line break", "re\nsults"), ("an escape", "re\x1b[2Jsults")):

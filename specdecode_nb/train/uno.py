@@ -182,9 +182,12 @@ def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The array in ``path``; made, and put there whole, if there is none."""
     if not path.exists():
         part = path.with_suffix(".part")
-        with open(part, "wb") as file:
-            np.save(file, make())
-        os.replace(part, path)
+        try:
+            with open(part, "wb") as file:
+                np.save(file, make())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     return np.load(path)
 
 
