@@ -19,6 +19,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
+from ..cli import take_away
 from ..decoder import generate
 from ..errors import BadInput
 from ..lora import share
@@ -197,6 +198,7 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     chosen = recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in vars(o).items() if k in recipe.__dataclass_fields__})
     o.work.mkdir(parents=True, exist_ok=True)
     o.out.mkdir(parents=True, exist_ok=True)
+    take_away(o.out)
     target = load_target(o.target)
     before = target.digest()
     files = o.windows or [o.work / "own.npy"]

@@ -24,7 +24,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_unflatten
 
-from ..cli import guarded
+from ..cli import guarded, take_away
 from ..gdn import RecurrentCache, Tape
 from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, load_adapter, save_adapter
 from ..records import write_atomic
@@ -281,6 +281,7 @@ def main() -> None:
     o = parser.parse_args()
     recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows,
                     blocks=o.blocks, seed=o.seed, shuffled=o.shuffled)
+    take_away(o.out.parent)
     target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
     before = target.digest()
     make = lambda: own_windows(target, tokens, o.text_windows + 32, o.prefix, o.window, o.seed)  # noqa: E731
