@@ -399,7 +399,7 @@ def test_a_header_that_expands_without_end_is_refused(tmp_path, bounded):
 
 def test_what_a_page_writes_by_a_relative_name_lies_in_the_named_folder(book, tmp_path, monkeypatch):
     """A page is code of this repository and may do anything; by accident it writes where its results go, and a build leaves nothing of it."""
-    (book / "notebooks" / "source" / "overview.py").write_text(SMALL.replace("page.provenance()", "open('stray.txt', 'w').write('x')\npage.provenance()"))
+    (book / "notebooks" / "source" / "overview.py").write_text(SMALL.replace("page.provenance()", "__import__('pathlib').Path('stray.txt').write_text('x');\npage.provenance()"))
     monkeypatch.chdir(tmp_path)
     before = derived(tmp_path)
     (tmp_path / "results").mkdir()
