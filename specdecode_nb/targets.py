@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
