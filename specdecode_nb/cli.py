@@ -4,10 +4,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import paths
@@ -72,28 +74,57 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    from .book.errors import RunFailed
-
     # read by MLX when it is first imported; a user's own value stands
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
-    try:
+
+    def command() -> int:
         check_surroundings(sys.argv[1:] if argv is None else argv)
         options = parser().parse_args(argv)
-        status = {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
-                  "doctor": doctor}[options.command](options)
-        sys.stdout.flush()
+        return {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
+                "doctor": doctor}[options.command](options)
+
+    return guarded(command)
+
+
+def guarded(work: Callable[[], int | None]) -> int:
+    """The exit status of ``work``, whose failures become one sentence on stderr."""
+    from .book.errors import RunFailed
+
+    try:
+        with ended_as_by_ctrl_c():
+            status = work() or 0
+            sys.stdout.flush()
         return status
     except BadInput as error:
         return complain(error, 2)
-    except RunFailed as error:
+    except (RunFailed, FloatingPointError) as error:  # of a page, of a training
         return complain(error, 1)
     except KeyboardInterrupt as error:
         return complain(f"Interrupted{error}.", 1)
     except BrokenPipeError:
         return discard_output()
+    except MemoryError:
+        return complain("There is not enough memory for this; ask for less, or run it where there is more.", 1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         return complain(f"{error.strerror or error}{where}; see that there is room and that one may read and write there.", discard_output())
+
+
+@contextmanager
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that what is half written is taken away; who ignores or handles them goes on to."""
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def check_surroundings(words: Sequence[str]) -> None:
@@ -119,7 +150,9 @@ def discard_output() -> int:
 
 
 def complain(message: object, status: int) -> int:
-    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    """One line on stderr: what a name holds that is no letter (a line break, an escape of the terminal) is spelled out."""
+    said = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(message))
+    print(f"{PROGRAM}: {said}", file=sys.stderr)
     return status
 
 
@@ -181,6 +214,7 @@ def run(options) -> int:
     idle = [name for name in named if not measuring and name not in acts.DRAWING]
     if idle:
         print(f"{PROGRAM}: {', '.join(idle)} would tell how to measure; recorded rows are drawn as they are. Add -p measure=true to measure.", file=sys.stderr)
+    take_away(out, out / "figures", out / "figures" / "tables", out / "failed")
     if measuring:
         params["rows"] = measure(act, params, journal, options.resume).name
         needs.check(load_rows(out / params["rows"]))
@@ -238,14 +272,15 @@ def folder(path: Path, *inside: str) -> Path:
             real = place.resolve()
             if real == root:
                 raise BadInput(f"{path} is the repository, whose files are not to be mixed with results; choose another folder, such as out/.")
-            for kept in (paths.data(), paths.notebooks(), paths.figures(), root / "tests", Path(__file__).resolve().parent):
+            for kept in (paths.data(), paths.notebooks(), paths.figures(), root / "tests", root / ".git", Path(__file__).resolve().parent):
                 if real.is_relative_to(kept):
                     raise BadInput(f"{place} lies in the committed {kept.name}/, where no results go; choose another folder.")
             if os.path.lexists(place) and not place.is_dir():
                 raise BadInput(f"{place} is no folder; choose another.")
         missing = [p for p in (path, *path.parents) if not os.path.lexists(p)]
         path.mkdir(parents=True, exist_ok=True)  # tried, and taken back
-        os.rmdir(tempfile.mkdtemp(dir=path))
+        for place in filter(Path.is_dir, (path, *(path / name for name in inside))):
+            os.rmdir(tempfile.mkdtemp(dir=place))
     except (OSError, RuntimeError) as error:
         raise BadInput(f"{path} can be no folder for results ({getattr(error, 'strerror', None) or error}); choose another.") from None
     finally:
@@ -253,6 +288,14 @@ def folder(path: Path, *inside: str) -> Path:
             with suppress(OSError):
                 made.rmdir()
     return path
+
+
+def take_away(*folders: Path) -> None:
+    """Remove, and say so, what a killed command has left half written in ``folders``."""
+    from .records import sweep
+
+    if count := sum(map(sweep, folders)):
+        print(f"{PROGRAM}: {count} half-written file{'s' * (count > 1)} of a command that was killed {'were' if count > 1 else 'was'} removed.", file=sys.stderr)
 
 
 def shown(path: Path) -> str:
@@ -272,7 +315,9 @@ def chosen(names: Sequence[str]) -> list[str]:
 def figures(options) -> int:
     from .book import export
 
-    for path in export.write_up(chosen(options.acts), folder(options.to, "tables")):
+    acts, to = chosen(options.acts), folder(options.to, "tables")
+    take_away(to, to / "tables")
+    for path in export.write_up(acts, to):
         print(shown(path))
     return 0
 
@@ -280,7 +325,9 @@ def figures(options) -> int:
 def site(options) -> int:
     from .book import site as pages
 
-    for path in pages.write(folder(options.to, "figures")):
+    to = folder(options.to, "figures")
+    take_away(to, to / "figures")
+    for path in pages.write(to):
         print(shown(path))
     return 0
 
@@ -288,7 +335,9 @@ def site(options) -> int:
 def build(options) -> int:
     from .book import notebooks
 
-    for path in notebooks.each(notebooks.build, chosen(options.acts)):
+    acts = chosen(options.acts)
+    take_away(paths.notebooks(), paths.figures(), paths.figures() / "tables", paths.data())
+    for path in notebooks.each(notebooks.build, acts):
         print(shown(path), flush=True)
     return 0
 

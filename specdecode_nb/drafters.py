@@ -11,7 +11,7 @@ from .backend import mx
 from .errors import BadInput, flag, nearest
 from .lora import load_adapter
 from .streams import BENCH_NOISE, stream_seed
-from .targets import Target, tensor_names
+from .targets import Target, is_file, tensor_names
 from .transaction import SCHEMES, Transaction
 
 TRAINED = ("uno", "dflash", "mtp")
@@ -174,10 +174,10 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
             return NgramDrafter(**options)
         if name == "random":
             return RandomDrafter(target.vocab_size, **options)
-        if name == "dflash" or (Path(name) / "config.json").is_file():
+        if name == "dflash" or is_file(Path(name) / "config.json"):
             return _dflash(name, target, foreign, **options)
         path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
-        if not path.is_file():
+        if not is_file(path):
             if name in ("uno", "mtp"):
                 raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
             raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")

@@ -106,9 +106,9 @@ def test_unknown_targets(name, dtype, message):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
+    ("", "is not JSON"), ("{", "is not JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
     ('{"model_type": "llama"}', "model type 'llama'; this version supports qwen3_5"),
-    (b"\xff\xfe\x00", "not valid JSON"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a Qwen3.5 model")])
+    (b"\xff\xfe\x00", "cannot be read"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a Qwen3.5 model")])
 def test_a_broken_configuration(folder, text, message):
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadInput, match=message):

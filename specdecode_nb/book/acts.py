@@ -58,7 +58,7 @@ class Param:
                 value = items if isinstance(items, list) else None
             else:
                 value = text
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             raise self.refuse(text) from None
         return self.check(value)
 

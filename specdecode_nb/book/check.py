@@ -81,6 +81,8 @@ def rows(path: Path) -> Iterator[str]:
 
 
 def text_file(path: Path) -> Iterator[str]:
+    if not path.is_file():  # reading a pipe would never end
+        raise BadInput(f"{name(path)} is no regular file; remove it.")
     text = path.read_text(encoding="utf-8")
     yield from leaks(name(path), text)
     if path.suffix == ".json" and path.name != "numbers.json":
