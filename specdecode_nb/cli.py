@@ -66,6 +66,9 @@ def parser() -> Parser:
     generate.add_argument("--seed", type=int, default=0, metavar="S")
     generate.add_argument("--exact", action="store_true", help="forwards of one shape: the same bits with any drafter or none; slower")
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    brought = command("import", "the published project's raw results/ folder into our row schema, and its tables worked out again")
+    brought.add_argument("results", type=Path, metavar="DIR", help="that folder, or a part of it; it is only read")
+    brought.add_argument("--out", type=Path, default=Path("out") / "imported", metavar="DIR", help="where row files and agreement.csv go (default: out/imported)")
     command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
 
@@ -80,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_surroundings(sys.argv[1:] if argv is None else argv)
         options = parser().parse_args(argv)
         status = {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
-                  "doctor": doctor}[options.command](options)
+                  "import": bring, "doctor": doctor}[options.command](options)
         sys.stdout.flush()
         return status
     except BadInput as error:
@@ -329,6 +332,15 @@ def statistics_line(result, drafter, k: int, target: str) -> str:
         words.append(f"accepted {sum(s.accepted_per_cycle)} of {sum(s.offered_per_cycle)} drafted, {s.tokens / s.cycles:.2f} tokens per cycle")
     words += [f"{target} with {drafter.name}, k={k}" if drafter is not None else f"{target} alone", f"ended by {result.finish_reason}"]
     return f"[{'; '.join(words)}]"
+
+
+def bring(options) -> int:
+    from . import imported
+
+    made = imported.bring(options.results, options.out, folder)
+    for line in [*imported.told(made), *(f"  {shown(path)}" for path in made.written)]:
+        print(line)
+    return 0
 
 
 def doctor(options) -> int:
