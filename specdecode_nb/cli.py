@@ -177,9 +177,11 @@ def run(options) -> int:
             raise BadInput(f"{given.name} holds rows of {given.act!r}, this is {act.id!r}; name a row file of this Act.")
         params["rows"] = os.path.relpath(params["rows"], out)
     for name in act.row_files if "rows" in params else ():
-        if given is not None and given.act == name:
+        here = given is not None and given.act == name
+        if here:
             needs.check(given)
-        elif not (measuring and making == name) and (committed := measured_path(name, params["target"])).exists():
+        replaced = here and not given.published or measuring and making == name  # published rows are drawn beside ours
+        if not replaced and (committed := measured_path(name, params["target"])).exists():
             needs.check(load_rows(committed))
     idle = [name for name in named if not measuring and name not in acts.DRAWING]
     if idle:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .. import statistics as st
 from ..book import published
@@ -20,6 +19,7 @@ from ..records import save_rows, write_atomic
 from ..rows import Strict
 from . import compare, convert, folder
 from .folder import Source
+from .stream import REMEDY, counted
 
 PROJECT, RELEASE = "qwen-block-diffusion-lab", "diffusion-specdecode-v0.1"
 MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -122,11 +122,11 @@ def origin(about: dict, facts: published.Published, sources: list[Source]) -> di
     where = sources[0].name
     given = about.get("provenance")
     if given is not None and not isinstance(given, dict):
-        raise BadInput(f"{where} has no object at provenance; {folder.REMEDY}.")
+        raise BadInput(f"{where} has no object at provenance; {REMEDY}.")
     o = convert.fit(Origin, {k: v for k, v in (given or {}).items() if k in Origin.model_fields}, where, "provenance")
     model = o.model or facts.setup.get("model", "").split(",")[0]
     if not MODEL.fullmatch(model):
-        raise BadInput(f"{where} names the model {model!a}, which is no owner/name; {folder.REMEDY}.")
+        raise BadInput(f"{where} names the model {model!a}, which is no owner/name; {REMEDY}.")
     digest = re.search(r"digest='([0-9a-f]{64})'.*?num_params=(\d{1,15})", o.backbone_digest or "")
     sha = about.get("adapter_sha256")
     return {"origin": "published", "project": PROJECT, "release": RELEASE,
@@ -143,7 +143,7 @@ def settings(source: Source) -> dict:
     """The configuration of a session without its paths, with what our pages ask of one."""
     given = source.about.get("config")
     if given is not None and not isinstance(given, dict):
-        raise BadInput(f"{source.name} has no object at config; {folder.REMEDY}.")
+        raise BadInput(f"{source.name} has no object at config; {REMEDY}.")
     kept = {k: v for k in SETTINGS if isinstance(v := (given or {}).get(k), (bool, int, float)) or isinstance(v, str) and convert.short(v)}
     rows = source.rows
     return kept | {"dtype": "bfloat16", "reduced": not source.whole, "arms": list(dict.fromkeys(r["arm"] for r in rows)),
@@ -189,7 +189,7 @@ def told(made: Imported) -> Iterable[str]:
     yield f"Read {len(s)} files of {PROJECT}, {sum(x.sample for x in s)} of them cut samples: " + ", ".join(f"{n} rows of kind {k}" for k, n in kinds.items()) + "."
     for x in s:
         for reason, n in x.left.items():
-            yield f"  {x.name}: {folder.counted(n)} left out ({reason})"
+            yield f"  {x.name}: {counted(n)} left out ({reason})"
         if x.odd:
             yield f"  {x.name}: {x.odd} numbers were not finite and became null"
     own = recheck(r for r in rows if r["kind"] == "decode")
@@ -215,7 +215,3 @@ def told(made: Imported) -> Iterable[str]:
     yield ""
     yield "Written (published rows, none of them measured here):"
 
-
-def is_published(provenance: dict[str, Any]) -> bool:
-    """Whether rows with this provenance were imported."""
-    return provenance.get("origin") == "published"

@@ -88,8 +88,11 @@ def prompt_id(category: str, prompt: str, context: int | None = None) -> str:
     return f"{category}-{hashlib.sha256(prompt[:QUOTED].encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def decode_row(value: Any, section: str, where: str, number: int) -> dict:
-    """One published row as a row of kind ``decode``; ``section`` names the session. Plain rows have no cycles here. Raises BadInput."""
+def decode_row(value: Any, section: str, where: str, number: int, sample: bool = False) -> dict:
+    """One published row as a row of kind ``decode``; ``section`` names the session. Plain rows have no cycles here. A trace that a ``sample`` cut is left out.
+
+    Raises BadInput.
+    """
     r = fit(Decoded, value, where, f"rows[{number}]")
     plain = r.kind == "ar"
     row = {"kind": "decode", "arm": r.arm, "section": section, "prompt_id": prompt_id(r.category, r.prompt, r.context_length), "category": r.category,
@@ -102,7 +105,9 @@ def decode_row(value: Any, section: str, where: str, number: int) -> dict:
            "recorded": {k: v for k in RECORDED if type(v := value.get(k)) in (int, float)}}
     row |= {name: v for name, v in (("context_length", r.context_length), ("draft_width", r.draft), ("verify_width", r.verify),
                                     ("divergence_tokens", r.divergence_tokens)) if v is not None}
-    if r.trace:
+    if r.trace and (len(r.trace) == r.cycles or not sample):
+        if len(r.trace) != r.cycles:
+            raise BadInput(f"{where} has {len(r.trace)} entries at rows[{number}].trace for {r.cycles} cycles; {REMEDY}.")
         row |= traced(r.trace, where, f"rows[{number}].trace")
     elif not plain and r.k and r.kind in ("uno", "refine") and round(sum(r.accepted_per_cycle) / max(1, (r.k - 1) * r.cycles), 4) == r.acceptance_rate:
         row["offered_per_cycle"] = [r.k - 1] * r.cycles
@@ -138,11 +143,6 @@ def traced(trace: list[dict], where: str, at: str) -> dict:
     if any(c.draft_top1 for c in cycles):
         found["confidence_per_cycle"] = [[list(pair) for pair in zip(c.draft_top1, c.draft_margin)] for c in cycles]
     return {name: values for name, values in found.items() if None not in values}
-
-
-def whole(row: dict) -> bool:
-    """Whether every list by cycle has one entry a cycle, as a row of a cut sample need not have."""
-    return all(len(v) in (0, row["cycles"]) for k, v in row.items() if k.endswith("_per_cycle"))
 
 
 # --- audits: the gap of the contested logits of every row that left plain decoding ---

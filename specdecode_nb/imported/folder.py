@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from ..errors import BadInput
 from ..records import check_row
 from . import convert
-from .stream import REMEDY, Reader, counted, open_plain, table
+from .stream import REMEDY, Reader, open_plain, table
 
 SESSIONS = "baseline|ksweep|context|controls|adaptive|confidence"
 SUMMARY = ("arm", "rows", "tok_s_median", "tok_s_mean", "tok_s_sd", "decode_tok_s_median", "decode_speedup_vs_ar", "tok_s_p25", "tok_s_p75", "speedup_vs_ar",
@@ -180,7 +180,7 @@ def add(source: Source, value: dict, where: str, reader: Reader) -> None:
     number, session = reader.rows - 1, source.stem.split("_", 1)[-1]
     try:
         if source.reads == "rows":
-            source.rows.append(convert.decode_row(value, session, where, number))
+            source.rows.append(convert.decode_row(value, session, where, number, source.sample))
         elif source.reads == "audit":
             source.rows.append(convert.audit_row(value, session.removesuffix("_divergence_audit"), where, number))
         else:
