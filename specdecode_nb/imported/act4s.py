@@ -137,8 +137,9 @@ def context_survival(r: Results) -> Cells:
             for n, group in st.by([x for x in rows if x["arm"] == f"uno_k{k}"], "context_length").items():
                 cells[n, k] = {f"j={j}": (v, ROWS) for j, v in enumerate(st.survival(st.pooled(group, "accepted_per_cycle"), k - 1), 1)}
     else:
+        widths = {arm: k for k, arm in WIDTHS.items()}
         for x in r.lines("main_context_survival"):
-            cell = cells.setdefault((x["context_length"], int(x["arm"].removeprefix("uno_k"))), {})
+            cell = cells.setdefault((x["context_length"], widths.get(x["arm"])), {})
             cell[f"j={x['j']}"] = (x["p_survive"], READ)
             if x["p_survive"] == 0:  # the list of an arm ends at the first slot that nothing reaches
                 cell |= {f"j={j}": (0.0, DERIVED) for j in range(x["j"] + 1, 8)}

@@ -237,7 +237,9 @@ def compare(sources: Iterable[Source]) -> list[Line]:
 def held(table: Table, facts: published.Table, results: Results) -> Iterator[Line]:
     try:
         cells = table.make(results)
-    except (Absent, KeyError):  # a file, or an arm in it, that the table takes
+    except BadInput:
+        raise
+    except (Absent, KeyError, ValueError, ArithmeticError):  # no such file, no such arm in it, rows without a partner, nothing to divide by
         cells = {}
     names = [c.name for c in facts.columns]
     places = [max((digits(row[i]) for row in facts.rows if isinstance(row[i], (int, float))), default=0) for i in range(len(names))]

@@ -19,6 +19,7 @@ SESSIONS = "baseline|ksweep|context|controls|adaptive|confidence"
 SUMMARY = ("arm", "rows", "tok_s_median", "tok_s_mean", "tok_s_sd", "decode_tok_s_median", "decode_speedup_vs_ar", "tok_s_p25", "tok_s_p75", "speedup_vs_ar",
            "tpf_median", "ms_per_token_median", "ttft_ms_median", "acceptance_rate", "mean_accepted_prefix", "mean_committed_per_cycle", "cycles", "proposal_ms",
            "verify_ms", "commit_ms", "overhead_ms", "lossless")
+NOT_FINITE = "a number that is not finite"
 MOST = 20_000  # entries of a folder that is still taken for results/
 
 
@@ -44,10 +45,12 @@ KINDS = (
     Kind(r"(?:calibrate|pilot|decisive)\.json", "act4u6", "rows"),
     Kind(r"(?:cost_curve|diagnostic_wide_draft|floor|pilot_gate|u6_scores)\.json", "act4u6", "aggregate"),
     Kind(r"u3_summary\.json", "act4u3", "aggregate"),
-    Kind(r"u3_checkpoints\.csv", "act4u3", "csv", ("checkpoint", "step", "K", "val_tv", "tok_s_median", "ar_baseline_tok_s")),
+    Kind(r"u3_checkpoints\.csv", "act4u3", "csv", (
+        "checkpoint", "step", "K", "val_tv", "tf_agree_specs", "free_acceptance_rate", "free_mean_accepted_specs", "free_full_block_rate", "tpf", "forwards_per_token",
+        "proposal_ms", "verify_ms", "commit_ms", "tok_s_median", "tok_s_std", "predicted_tok_s", "ar_baseline_tok_s", "acc_plus_1", "acc_plus_2", "acc_plus_3")),
     Kind(r"u3_acceptance_histogram\.csv", "act4u3", "csv", ("checkpoint", "step", "K", "accepted_specs", "cycles", "fraction")),
-    Kind(r"u3_cost_model\.csv", "act4u3", "csv", ("checkpoint", "K", "target_speedup", "required_per_slot_accept")),
-    Kind(r"u3_draftability\.csv", "act4u3", "csv", ("checkpoint", "quintile", "acceptance")),
+    Kind(r"u3_cost_model\.csv", "act4u3", "csv", ("checkpoint", "K", "target_speedup", "required_per_slot_accept", "actual_per_slot_accept", "actual_speedup")),
+    Kind(r"u3_draftability\.csv", "act4u3", "csv", ("checkpoint", "quintile", "acceptance", "pearson_gap", "pearson_entropy")),
     Kind(r"eval_(?:curve|endpoints|replicates)\.json", "act4u5", "aggregate"),
 )
 
@@ -71,8 +74,9 @@ class Source:
 
     @property
     def whole(self) -> bool:
-        expected = [s.get("rows") for s in self.about.get("summary", []) if isinstance(s, dict)]
-        return not self.sample and not self.left and (not all(isinstance(n, int) for n in expected) or not expected or sum(expected) == len(self.rows))
+        listed = self.about.get("summary")
+        expected = [s.get("rows") for s in listed if isinstance(s, dict)] if isinstance(listed, list) else []
+        return not self.sample and not self.left and (not expected or any(type(n) is not int for n in expected) or sum(expected) == len(self.rows))
 
 
 class Digested:
@@ -148,9 +152,14 @@ def one(path: Path, name: str, kind: Kind, stem: str, sample: bool) -> Source:
     with open_plain(path, where) as file:
         digested = Digested(file)
         if kind.reads == "csv":
-            source.about["lines"] = list(table(digested, where, kind.columns))
-            for number, line in enumerate(source.about["lines"]):
-                source.rows += convert.summaries(line, stem, str(number))
+            source.about["lines"] = []
+            for number, (line, odd) in enumerate(table(digested, where, kind.columns)):
+                source.odd += odd
+                if odd:
+                    source.left[NOT_FINITE] = source.left.get(NOT_FINITE, 0) + 1
+                else:
+                    source.about["lines"].append(line)
+                    source.rows += convert.summaries(line, stem, str(number))
         else:
             read_json(Reader(digested, where), source, where)
         source.digest = digested.sha.hexdigest()
@@ -171,8 +180,8 @@ def read_json(reader: Reader, source: Source, where: str) -> None:
     source.odd = reader.odd
     if source.reads == "aggregate":
         source.rows += convert.summaries({k: v for k, v in source.about.items() if k != "provenance"}, source.stem)
-    if source.reads in ("rows", "audit", "loops") and not reader.rows and not source.sample:
-        raise BadInput(f"{where} has no list at {listed}; {REMEDY}.")
+    if listed and not reader.rows and not source.sample:
+        raise BadInput(f"{where} holds no {listed}; {REMEDY}.")
 
 
 def add(source: Source, value: dict, where: str, reader: Reader) -> None:
@@ -186,7 +195,7 @@ def add(source: Source, value: dict, where: str, reader: Reader) -> None:
         else:
             source.rows.append(convert.loops_row(value, where, number))
     except BadInput:
-        reason = "a number that is not finite" if reader.last_odd else "lists cut short" if source.sample else ""
+        reason = NOT_FINITE if reader.last_odd else "lists cut short" if source.sample else ""
         if not reason:
             raise
         source.left[reason] = source.left.get(reason, 0) + 1

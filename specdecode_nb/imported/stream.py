@@ -24,6 +24,8 @@ NEAR = 64  # letters before the end of what was read within which an error may c
 SPACE = re.compile(r"[ \t\r\n]*")
 WORDS = ("", "true", "false", "null", "NaN", "Infinity", "-Infinity")
 TEXT = ("arm", "category", "checkpoint")  # columns of a CSV file that hold names; the others hold numbers
+MAY_BE_EMPTY = ("speedup_vs_ar", "decode_speedup_vs_ar", "context_length", "max_tokens", "acc_plus_2", "acc_plus_3", "required_per_slot_accept")
+COUNTS = dict.fromkeys(("rows", "cycles", "n", "step"), 10_000_000) | dict.fromkeys(("j", "accepted", "accepted_specs", "K", "bin", "quintile"), 1000)  # the most each may be
 REMEDY = "fetch the file again, or take it out of the folder"
 
 
@@ -154,7 +156,9 @@ class Reader:
                     raise BadInput(f"{self.where} holds the key {key!a} twice in one object; {REMEDY}.")
                 keys.add(key)
                 self._take(":")
-                if key in lists and self._next() == "[":
+                if key in lists:
+                    if self._next() not in ("[", ""):
+                        raise BadInput(f"{self.where} has no list at {key}; {REMEDY}.")
                     yield from ((key, element) for element in self._elements())
                 else:
                     yield key, self._value()
@@ -180,10 +184,11 @@ def counted(rows: int) -> str:
     return f"{rows} whole row{'s' * (rows != 1)}"
 
 
-def table(file: BinaryIO, where: str, columns: Collection[str]) -> Iterator[dict]:
-    """The lines of a CSV file as dictionaries of float, int, bool, text or None. Raises BadInput for other columns than ``columns`` and for a short line.
+def table(file: BinaryIO, where: str, columns: Collection[str]) -> Iterator[tuple[dict, int]]:
+    """The lines of a CSV file as dictionaries of float, int, bool, text or None, each with its count of numbers that are not finite (None then).
 
-    The last line must end in a line break: one that does not has been cut.
+    The last line must end in a line break: one that does not has been cut. Raises BadInput for a line that lacks a cell of ``columns``, or holds text
+    where they have numbers.
     """
     def lines() -> Iterator[str]:
         for number, data in enumerate(iter(lambda: file.readline(CHUNK), b""), 1):
@@ -204,22 +209,23 @@ def table(file: BinaryIO, where: str, columns: Collection[str]) -> Iterator[dict
             if len(line) != len(head):
                 raise BadInput(f"{where} has {len(line)} cells for {len(head)} columns at line {reader.line_num}; {REMEDY}.")
             entry = dict(zip(head, map(cell, line)))
-            odd = next((c for c in columns if isinstance(entry[c], str) and c not in TEXT or c in TEXT and not isinstance(entry[c], str)), None)
+            odd = next((c for c in columns if isinstance(entry[c], str) != (c in TEXT) or entry[c] is None and c not in MAY_BE_EMPTY
+                        or c in COUNTS and not (type(entry[c]) is int and 0 <= entry[c] <= COUNTS[c])), None)
             if odd:
                 raise BadInput(f"{where} has {entry[odd]!a} in the column {odd!r} at line {reader.line_num}; {REMEDY}.")
-            yield entry
+            infinite = [c for c, v in entry.items() if isinstance(v, float) and not math.isfinite(v)]
+            yield entry | dict.fromkeys(infinite), len(infinite)
     except csv.Error as error:
         raise BadInput(f"{where} is no CSV at line {reader.line_num} ({error}); {REMEDY}.") from None
 
 
 def cell(text: str) -> Any:
-    """A CSV cell as a number where it is one, None where it is empty or not finite."""
+    """A CSV cell as a number where it is one, None where it is empty."""
     if text in ("", "True", "False"):
         return {"": None, "True": True, "False": False}[text]
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
         return text
-    return value if math.isfinite(value) else None
