@@ -76,6 +76,10 @@ class Source:
     def whole(self) -> bool:
         listed = self.about.get("summary")
         expected = [s.get("rows") for s in listed if isinstance(s, dict)] if isinstance(listed, list) else []
+        checked = self.about.get("losslessness")
+        drafted = checked.get("rows_checked") if isinstance(checked, dict) else None
+        if type(drafted) is int and drafted != sum(r["cycles"] > 0 for r in self.rows):
+            return False
         return not self.sample and not self.left and (not expected or any(type(n) is not int for n in expected) or sum(expected) == len(self.rows))
 
 
