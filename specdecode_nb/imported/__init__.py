@@ -23,8 +23,22 @@ from .stream import REMEDY, counted
 
 PROJECT, RELEASE = "qwen-block-diffusion-lab", "diffusion-specdecode-v0.1"
 MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-SETTINGS = ("tokens", "repeats", "warmup", "block_sizes", "token_counts", "allowed", "default_k", "entropy_low", "entropy_high", "noise_stream_seed",
-            "transaction_mode", "include_truncate", "tag", "command")
+SETTINGS = (
+    "tokens",
+    "repeats",
+    "warmup",
+    "block_sizes",
+    "token_counts",
+    "allowed",
+    "default_k",
+    "entropy_low",
+    "entropy_high",
+    "noise_stream_seed",
+    "transaction_mode",
+    "include_truncate",
+    "tag",
+    "command",
+)
 AGREEMENT = "agreement.csv"
 
 
@@ -129,14 +143,26 @@ def origin(about: dict, facts: published.Published, sources: list[Source]) -> di
         raise BadInput(f"{where} names the model {model!a}, which is no owner/name; {REMEDY}.")
     digest = re.search(r"digest='([0-9a-f]{64})'.*?num_params=(\d{1,15})", o.backbone_digest or "")
     sha = about.get("adapter_sha256")
-    return {"origin": "published", "project": PROJECT, "release": RELEASE,
-            "target": {"name": model, "dtype": "bfloat16", **({"digest": digest[1], "parameters": int(digest[2])} if digest else {})},
-            "drafter": {"name": "uno", **({"sha256": sha} if isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha) else {})},
-            "machine": {"class": facts.setup.get("hardware", "machine not named"), **{k: v for k, v in (("platform", o.platform), ("architecture", o.machine)) if v}},
-            "versions": {"mlx": o.mlx} if o.mlx else {}, "date": (o.timestamp or facts.date or "undated")[:10],
-            **{k: v for k, v in (("commit", o.commit or o.git_sha), ("branch", o.branch), ("uncommitted_changes", o.dirty if o.dirty is not None else o.git_dirty)) if v is not None},
-            "as_published": ["machine.class"] + ["target.name"] * (not o.model) + ["date"] * (not o.timestamp),
-            "files": [{"name": s.name, "sha256": s.digest, "cut_sample": s.sample} for s in sources]}
+    return {
+        "origin": "published",
+        "project": PROJECT,
+        "release": RELEASE,
+        "target": {"name": model, "dtype": "bfloat16", **({"digest": digest[1], "parameters": int(digest[2])} if digest else {})},
+        "drafter": {"name": "uno", **({"sha256": sha} if isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha) else {})},
+        "machine": {
+            "class": facts.setup.get("hardware", "machine not named"),
+            **{k: v for k, v in (("platform", o.platform), ("architecture", o.machine)) if v},
+        },
+        "versions": {"mlx": o.mlx} if o.mlx else {},
+        "date": (o.timestamp or facts.date or "undated")[:10],
+        **{
+            k: v
+            for k, v in (("commit", o.commit or o.git_sha), ("branch", o.branch), ("uncommitted_changes", o.dirty if o.dirty is not None else o.git_dirty))
+            if v is not None
+        },
+        "as_published": ["machine.class"] + ["target.name"] * (not o.model) + ["date"] * (not o.timestamp),
+        "files": [{"name": s.file, "sha256": s.digest, "cut_sample": s.sample} for s in sources],
+    }
 
 
 def settings(source: Source) -> dict:
@@ -146,8 +172,13 @@ def settings(source: Source) -> dict:
         raise BadInput(f"{source.name} has no object at config; {REMEDY}.")
     kept = {k: v for k in SETTINGS if isinstance(v := (given or {}).get(k), (bool, int, float)) or isinstance(v, str) and convert.short(v)}
     rows = source.rows
-    return kept | {"dtype": "bfloat16", "reduced": not source.whole, "arms": list(dict.fromkeys(r["arm"] for r in rows)),
-                   "prompts": list(dict.fromkeys(r["prompt_id"] for r in rows)), "cut_sample": source.sample}
+    return kept | {
+        "dtype": "bfloat16",
+        "reduced": not source.whole,
+        "arms": list(dict.fromkeys(r["arm"] for r in rows)),
+        "prompts": list(dict.fromkeys(r["prompt_id"] for r in rows)),
+        "cut_sample": source.sample,
+    }
 
 
 # --- what is told ---
@@ -173,8 +204,10 @@ def recheck(rows: Iterable[dict]) -> Counter:
         pairs = [(stated.get("tokens_per_forward"), st.tokens_per_forward(r), 0.5e-4)]
         if cycles:
             pairs.append((stated.get("mean_committed_per_cycle"), st.mean(r["committed_per_cycle"]), 0.5e-4))
-            pairs += [(stated.get(f"{theirs}_ms_per_cycle"), 1000 * r[f"{ours}_seconds"] / cycles, 0.5e-4 + 0.5e-2 / cycles)
-                      for theirs, ours in (("proposal", "draft"), ("verify", "verify"), ("commit", "commit"), ("overhead", "overhead"))]
+            pairs += [
+                (stated.get(f"{theirs}_ms_per_cycle"), 1000 * r[f"{ours}_seconds"] / cycles, 0.5e-4 + 0.5e-2 / cycles)
+                for theirs, ours in (("proposal", "draft"), ("verify", "verify"), ("commit", "commit"), ("overhead", "overhead"))
+            ]
             if "offered_per_cycle" in r:
                 pairs.append((r["acceptance_rate"], sum(r["accepted_per_cycle"]) / max(1, sum(r["offered_per_cycle"])), 0.5e-4))
         found.update(abs(own - value) <= limit + 1e-9 for own, value, limit in pairs if own is not None)
@@ -186,7 +219,11 @@ def told(made: Imported) -> Iterable[str]:
     s = made.sources
     rows = [r for x in s for r in x.rows]
     kinds = Counter(r["kind"] for r in rows)
-    yield f"Read {len(s)} files of {PROJECT}, {sum(x.sample for x in s)} of them cut samples: " + ", ".join(f"{n} rows of kind {k}" for k, n in kinds.items()) + "."
+    yield (
+        f"Read {len(s)} files of {PROJECT}, {sum(x.sample for x in s)} of them cut samples: "
+        + ", ".join(f"{n} rows of kind {k}" for k, n in kinds.items())
+        + "."
+    )
     for x in s:
         for reason, n in x.left.items():
             yield f"  {x.name}: {counted(n)} left out ({reason})"
@@ -209,9 +246,13 @@ def told(made: Imported) -> Iterable[str]:
     differing = [x for x in made.lines if x.agrees is False]
     yield ""
     yield f"Differences: {len(differing) or 'none'}"
+    if any(x.how == compare.DERIVED for x in differing):
+        yield "(what is derived starts from printed numbers; their rounding alone can move its last digit)"
     for x in differing:
-        yield f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {x.found:.9g} | {x.how} | differs" if isinstance(x.found, float) else (
-            f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {x.found} | {x.how} | differs")
+        yield (
+            f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {x.found:.9g} | {x.how} | differs"
+            if isinstance(x.found, float)
+            else (f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {x.found} | {x.how} | differs")
+        )
     yield ""
     yield "Written (published rows, none of them measured here):"
-

@@ -1,4 +1,4 @@
-"""The published tables of Act IV-U6 from ``results/act4u6``: its cost curve and diagnostic, and its three decoding sessions."""
+"""The published tables of Act IV-U6 from its three decoding sessions, or from the scores that were kept of them."""
 from __future__ import annotations
 
 import math
@@ -9,85 +9,8 @@ from .compare import DERIVED, READ, ROWS, Absent, Cells, Results, Table, ms
 
 ARMS = {"B_dec (4,4)": "dec_d4v4", "S(8,4)": "staged_d8v4", "S(8,2)": "staged_d8v2", "S(6,4)": "staged_d6v4", "S(6,3)": "staged_d6v3"}
 SHORT = {"B_dec": "dec_d4v4", **{k: v for k, v in ARMS.items() if k.startswith("S")}}
-CYCLE_MS = 0.83  # host work of a cycle, of the published bound for perfect drafting
 B = "uno_k4"
 
-
-def cost(r: Results, what: str, width: int, field: str = "median") -> float:
-    return r.number("cost_curve", f"{what}_ms_by_{'verify_' if what == 'commit' else ''}width", str(width), field)
-
-
-def forwards(what: str, widths: Sequence[int]):
-    def make(r: Results) -> Cells:
-        cells = {(w,): {c: (cost(r, what, w, c), READ) for c in ("median", "p25", "p75", "mean")} for w in widths}
-        if what == "verify":
-            for w in widths:
-                cells[w,]["commit median"] = (cost(r, "commit", w), READ)
-        return cells
-    return make
-
-
-def fits(r: Results) -> Cells:
-    """Straight lines through the published medians."""
-    out: Cells = {}
-    for what, widths in (("verify", range(2, 10)), ("draft", (2, 4, 6, 8, 12, 16))):
-        line = st.line(list(widths), [cost(r, what, w) for w in widths])
-        out[what,] = {"fixed": (line["intercept"], DERIVED), "marginal": (line["slope"], DERIVED), "R2": (line["r2"], DERIVED)}
-    return out
-
-
-def fixed_share(r: Results) -> Cells:
-    fixed = fits(r)["verify",]["fixed"][0]
-    return {(w,): {"total": (cost(r, "verify", w), READ), "fixed share": (100 * fixed / cost(r, "verify", w), DERIVED)} for w in (5, 9)}
-
-
-def against_one(r: Results) -> Cells:
-    v = {w: cost(r, "verify", w) for w in (3, 4, 5, 9)}
-    return {(name,): {"staged": (staged, DERIVED), "single": (single, READ)} for name, staged, single in (
-        ("verify(3) twice vs verify(5) once", 2 * v[3], v[5]), ("verify(5)+verify(4) [S(8,4)] vs verify(9)", v[5] + v[4], v[9]),
-        ("verify(3) x3 [S(8,2)] vs verify(9)", 3 * v[3], v[9]))}
-
-
-def perfect(r: Results) -> Cells:
-    """Every stage fully accepted: tokens over the draft, the verifies, their commits and the host work of a cycle."""
-    cells, bound = {}, 0.0
-    for name, draft, stages, tokens in (("incumbent (4,4)", 4, (5,), 5), ("S(8,4)", 8, (5, 4), 9), ("S(6,4)", 6, (5, 2), 7), ("S(6,3)", 6, (4, 3), 7), ("S(8,2)", 8, (3, 3, 3), 9)):
-        took = cost(r, "draft", draft) + sum(cost(r, "verify", w) + cost(r, "commit", w) + CYCLE_MS for w in stages)
-        bound = bound or tokens / took
-        cells[name,] = {"stage widths": ("+".join(map(str, stages)), READ), "tokens": (tokens, READ), "ms": (took, DERIVED), "tokens per ms": (tokens / took, DERIVED),
-                        "beats perfect incumbent": (tokens / took > bound, DERIVED)}
-    return cells
-
-
-def slot(r: Results, condition: str, field: str, n: int) -> float:
-    return r.number("diagnostic_wide_draft", "summary", condition, field, n)
-
-
-def prefix4(r: Results) -> Cells:
-    """The mean change is the difference of the two means; the interval stands in the file."""
-    base, cells = r.number("diagnostic_wide_draft", "summary", "D4_decoder", "mean_prefix4"), {}
-    for name, condition, delta in (*((f"D{d}", f"D{d}_decoder", f"D{d}_decoder") for d in (6, 8, 16)), ("redraw D4", "D4_redraw", "redraw_D4")):
-        own = r.number("diagnostic_wide_draft", "summary", condition, "mean_prefix4")
-        cells[name,] = {"mean change": (own - base, DERIVED), "mean prefix4": (own, READ),
-                        **{c: (r.number("diagnostic_wide_draft", "prefix4_delta_vs_d4", delta, k), READ) for c, k in (("CI low", "ci_low"), ("CI high", "ci_high"))}}
-    return cells
-
-
-def aligned(r: Results) -> Cells:
-    cells: Cells = {}
-    for d in (6, 8, 16):
-        gaps = {"max |dlogit| slot 1": 0, "slot 2 dlogit": 1, "slot 3 dlogit": 2, "slot 4 dlogit": 3}
-        cells[f"D{d}",] = {f"slot {n + 1}": (slot(r, f"D{d}_aligned", "identical_to_d4_same_condition", n), READ) for n in range(4)} | {
-            c: (slot(r, f"D{d}_aligned", "mean_max_abs_logit_diff_vs_d4", n), READ) for c, n in gaps.items()} | {
-            "mean prefix4": (r.number("diagnostic_wide_draft", "summary", f"D{d}_aligned", "mean_prefix4"), READ)}
-    return cells
-
-
-def by_slot(field: str, conditions: dict[str, str]):
-    return lambda r: {(name,): {f"slot {n + 1}": (slot(r, c, field, n), READ) for n in range(4)} for name, c in conditions.items()}
-
-
-# --- the decoding sessions ---
 
 def of(rows: Sequence[dict], arm: str) -> list[dict]:
     return [x for x in rows if x["arm"] == arm]
@@ -132,15 +55,24 @@ def calibration(r: Results) -> Cells:
     if rows:
         b = st.paired_bootstrap(st.paired(of(rows, "uno_k4_b2"), of(rows, B), st.tokens_per_second))
         base, low, high, mean, how = st.mean([st.tokens_per_second(x) for x in of(rows, B)]), b["ci_low"], b["ci_high"], b["mean_diff"], ROWS
-        values = {"median B": (st.median_of(of(rows, B), st.tokens_per_second), ROWS), "median B2": (st.median_of(of(rows, "uno_k4_b2"), st.tokens_per_second), ROWS)}
+        values = {
+            "median B": (st.median_of(of(rows, B), st.tokens_per_second), ROWS),
+            "median B2": (st.median_of(of(rows, "uno_k4_b2"), st.tokens_per_second), ROWS),
+        }
     else:
         base, mean, how = r.number("floor", "mean_incumbent_tok_s"), r.number("floor", "mean_diff_tok_s"), READ
         low, high = r.number("floor", "ci_tok_s", 0), r.number("floor", "ci_tok_s", 1)
         for name, arm in (("median B", B), ("median B2", "uno_k4_b2")):
             values |= r.maybe(lambda: {name: (r.summary_of("calibrate", arm, "tokens_per_second", "median"), READ)})
     raw = 100 * max(abs(low), abs(high)) / base
-    values |= {"mean incumbent tok/s": (base, how), "mean difference B2 - B": (mean, how), "CI low": (low, how), "CI high": (high, how),
-               "raw floor": (raw, how if rows else DERIVED), "floor used": (max(1.0, math.ceil(2 * raw) / 2), how if rows else DERIVED)}
+    values |= {
+        "mean incumbent tok/s": (base, how),
+        "mean difference B2 - B": (mean, how),
+        "CI low": (low, how),
+        "CI high": (high, how),
+        "raw floor": (raw, how if rows else DERIVED),
+        "floor used": (max(1.0, math.ceil(2 * raw) / 2), how if rows else DERIVED),
+    }
     return {(k,): {"value": v} for k, v in values.items()}
 
 
@@ -167,8 +99,11 @@ def decisive(r: Results) -> Cells:
         if rows:
             clean, ar = st.loop_free(rows), of(rows, "ar")
             speed = st.median_of(of(rows, arm), st.tokens_per_second)
-            entry = {"median": (speed, ROWS), "xAR": (speed / st.median_of(ar, st.tokens_per_second), ROWS),
-                     "TPF": (st.median_of(of(rows, arm), lambda x: round(st.tokens_per_forward(x), 4)), ROWS)}
+            entry = {
+                "median": (speed, ROWS),
+                "xAR": (speed / st.median_of(ar, st.tokens_per_second), ROWS),
+                "TPF": (st.median_of(of(rows, arm), lambda x: round(st.tokens_per_forward(x), 4)), ROWS),
+            }
             if arm != B:
                 entry |= {k: (v, ROWS) for k, v in change(rows, arm).items()}
                 entry |= {{"percent": "loop-free percent"}.get(k, f"loop-free {k}"): (v, ROWS) for k, v in change(clean, arm).items()}
@@ -186,8 +121,11 @@ def scored(r: Results, arm: str) -> dict:
     entry = {}
     for part, before in (("tok_s", ""), ("tok_s_clean", "loop-free ")):
         own, base = score(r, arm, part, "mean_arm_tok_s"), score(r, arm, part, "mean_incumbent_tok_s")
-        entry |= {f"{before}percent": (100 * round(own - base, 6) / base, DERIVED), f"{before}CI low": (score(r, arm, part, "ci_percent", 0), READ),
-                  f"{before}CI high": (score(r, arm, part, "ci_percent", 1), READ)}
+        entry |= {
+            f"{before}percent": (100 * round(own - base, 6) / base, DERIVED),
+            f"{before}CI low": (score(r, arm, part, "ci_percent", 0), READ),
+            f"{before}CI high": (score(r, arm, part, "ci_percent", 1), READ),
+        }
     return entry
 
 
@@ -249,18 +187,35 @@ def profile(r: Results) -> Cells:
             group = of(rows, arm)
             staged, took = st.pooled(group, "stages_per_cycle"), st.quantiles(st.pooled(group, "cycle_ms_per_cycle"))
             n, how = {j: staged.count(j) for j in (1, 2, 3)}, ROWS
-            rest = {"verify tokens per committed": (sum(st.pooled(group, "verified_per_cycle")) / sum(x["tokens"] for x in group), ROWS),
-                    "unused draft tokens per cycle": (st.mean(st.pooled(group, "unused_per_cycle")), ROWS),
-                    "rejected draft tokens per cycle": ((sum(st.pooled(group, "offered_per_cycle")) - sum(st.pooled(group, "accepted_per_cycle"))) / len(staged), ROWS),
-                    "cycle mean": (took["mean"], ROWS), "cycle sd": (took["sd"], ROWS)}
+            rest = {
+                "verify tokens per committed": (sum(st.pooled(group, "verified_per_cycle")) / sum(x["tokens"] for x in group), ROWS),
+                "unused draft tokens per cycle": (st.mean(st.pooled(group, "unused_per_cycle")), ROWS),
+                "rejected draft tokens per cycle": (
+                    (sum(st.pooled(group, "offered_per_cycle")) - sum(st.pooled(group, "accepted_per_cycle"))) / len(staged),
+                    ROWS,
+                ),
+                "cycle mean": (took["mean"], ROWS),
+                "cycle sd": (took["sd"], ROWS),
+            }
         else:
             at = lambda *path: r.number("u6_scores", "stage_profile", arm, *path)  # noqa: B023,E731
             n, how = {j: r.number("u6_scores", "stage_profile", arm, "stages_per_cycle_histogram", str(j), missing=0) for j in (1, 2, 3)}, DERIVED
-            rest = {"verify tokens per committed": (at("verify_tokens_per_committed_token"), READ), "unused draft tokens per cycle": (at("mean_unused_draft_tokens"), READ),
-                    "rejected draft tokens per cycle": (at("mean_rejected_draft_tokens"), READ), "cycle mean": (at("mean_cycle_ms"), READ), "cycle sd": (at("sd_cycle_ms"), READ)}
+            rest = {
+                "verify tokens per committed": (at("verify_tokens_per_committed_token"), READ),
+                "unused draft tokens per cycle": (at("mean_unused_draft_tokens"), READ),
+                "rejected draft tokens per cycle": (at("mean_rejected_draft_tokens"), READ),
+                "cycle mean": (at("mean_cycle_ms"), READ),
+                "cycle sd": (at("sd_cycle_ms"), READ),
+            }
         total = sum(n.values())
-        cells[name,] = {"cycles": (total, how), "1 stage": (n[1], how if rows else READ), "2 stages": (n[2], how if rows else READ), "3 stages": (n[3], how if rows else READ),
-                        "mean stages": (sum(j * c for j, c in n.items()) / total, how), "second-stage rate": ((total - n[1]) / total, how)} | rest
+        cells[name,] = {
+            "cycles": (total, how),
+            "1 stage": (n[1], how if rows else READ),
+            "2 stages": (n[2], how if rows else READ),
+            "3 stages": (n[3], how if rows else READ),
+            "mean stages": (sum(j * c for j, c in n.items()) / total, how),
+            "second-stage rate": ((total - n[1]) / total, how),
+        } | rest
     return cells
 
 
@@ -286,7 +241,9 @@ def audits(r: Results) -> Cells:
     cells: Cells = {}
     for name in ("calibration", "pilot", "decisive"):
         stem = "calibrate" if name == "calibration" else name
-        cells[name,] = r.maybe(lambda: {c: (r.number_of(stem, "ulp_audit", k), READ) for c, k in (("divergences", "divergences"), ("beyond one ULP", "beyond_one_ulp"))})
+        cells[name,] = r.maybe(
+            lambda: {c: (r.number_of(stem, "ulp_audit", k), READ) for c, k in (("divergences", "divergences"), ("beyond one ULP", "beyond_one_ulp"))}
+        )
         if r.rows(stem):
             found = st.audit(r.rows(stem))
             cells[name,] = {c: (found[c], ROWS) for c in ("divergences", "beyond one ULP")}
@@ -303,7 +260,10 @@ def arm_audits(r: Results) -> Cells:
             cells[name,] = {c: (score(r, arm, k), READ) for c, k in (("divergences", "divergences"), ("beyond one ULP", "beyond_one_ulp"))}
         else:
             all_ = {k: r.number("u6_scores", "u6_0", k) for k in ("divergences", "beyond_one_ulp")}
-            cells[name,] = {c: (all_[k] - sum(score(r, a, k) for a in SHORT.values()), DERIVED) for c, k in (("divergences", "divergences"), ("beyond one ULP", "beyond_one_ulp"))}
+            cells[name,] = {
+                c: (all_[k] - sum(score(r, a, k) for a in SHORT.values()), DERIVED)
+                for c, k in (("divergences", "divergences"), ("beyond one ULP", "beyond_one_ulp"))
+            }
     return cells
 
 
@@ -316,7 +276,10 @@ def same_cycles(r: Results) -> Cells:
         other = {key(x): x["committed_per_cycle"] for x in right}
         return {"units identical": (sum(other.get(key(x)) == x["committed_per_cycle"] for x in left), ROWS), "units": (len(left), ROWS)}
 
-    cells = {("S(8,4) vs S(8,2)",): pair(of(rows, "staged_d8v4"), of(rows, "staged_d8v2")), ("S(6,4) vs S(6,3)",): pair(of(rows, "staged_d6v4"), of(rows, "staged_d6v3"))}
+    cells = {
+        ("S(8,4) vs S(8,2)",): pair(of(rows, "staged_d8v4"), of(rows, "staged_d8v2")),
+        ("S(6,4) vs S(6,3)",): pair(of(rows, "staged_d6v4"), of(rows, "staged_d6v3")),
+    }
     sweep = r.rows("main_ksweep")
     return cells | ({("S(8,4) vs coupled K=8 of Act IV-S",): pair(of(rows, "staged_d8v4"), of(sweep, "uno_k8"))} if sweep else {})
 
@@ -331,15 +294,21 @@ def reproduction(r: Results) -> Cells:
     return cells | {("Act IV-U6 incumbent",): {k: v for k, v in found.items() if k == "xAR"}}
 
 
-DECODER = {"D6": "D6_decoder", "D8": "D8_decoder", "D16": "D16_decoder", "redraw D4": "D4_redraw"}
-AGREE = {"D4 decoder noise": "D4_decoder", "D4 aligned": "D4_aligned", "D4 redraw": "D4_redraw", "D6 decoder": "D6_decoder", "D8 decoder": "D8_decoder",
-         "D16 decoder": "D16_decoder"}
-TABLES = tuple(Table("act4u6", *spec) for spec in (
-    ("u6_sessions", sessions, 1, ("contents",), True), ("u6_verify_cost", forwards("verify", (2, 3, 4, 5, 6, 7, 8, 9, 13, 17))),
-    ("u6_draft_cost", forwards("draft", (2, 4, 6, 8, 12, 16))), ("u6_fits", fits, 1, ("widths fitted",)), ("u6_fixed_share", fixed_share), ("u6_compare_cost", against_one),
-    ("u6_extra_draft", lambda r: {(f"draft({d})",): {"extra": (cost(r, "draft", d) - cost(r, "draft", 4), DERIVED)} for d in (6, 8)}),
-    ("u6_overhead", lambda r: {("snapshot + restore per cycle",): {c: (r.number("cost_curve", "snapshot_restore_ms", c), READ) for c in ("median", "mean")}}),
-    ("u6_perfect", perfect), ("u6_prefix4", prefix4), ("u6_aligned", aligned), ("u6_slot_agree", by_slot("slot_agreement_with_target", AGREE)),
-    ("u6_decoder_slot_id", by_slot("identical_to_d4_same_condition", DECODER)), ("u6_calibration", calibration, 1, ("unit",), True), ("u6_pilot", pilot), ("u6_decisive", passes),
-    ("u6_arm_means", means), ("u6_cycle", cycles), ("u6_stages", profile), ("u6_forwards", per_token), ("u6_predictions", predictions, 1, ("predicted",)),
-    ("u6_divergence", audits), ("u6_arm_divergence", arm_audits), ("u6_staging_identity", same_cycles), ("u6_reproduction", reproduction)))
+TABLES = tuple(
+    Table("act4u6", *spec)
+    for spec in (
+        ("u6_sessions", sessions, 1, ("contents",), True),
+        ("u6_calibration", calibration, 1, ("unit",), True),
+        ("u6_pilot", pilot),
+        ("u6_decisive", passes),
+        ("u6_arm_means", means),
+        ("u6_cycle", cycles),
+        ("u6_stages", profile),
+        ("u6_forwards", per_token),
+        ("u6_predictions", predictions, 1, ("predicted",)),
+        ("u6_divergence", audits),
+        ("u6_arm_divergence", arm_audits),
+        ("u6_staging_identity", same_cycles),
+        ("u6_reproduction", reproduction),
+    )
+)

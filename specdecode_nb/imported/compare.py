@@ -137,12 +137,23 @@ def measured(rows: list[dict], control: list[dict]) -> dict[str, Any]:
     """One summary of the rows of one arm; shares and times of a row have the digits they were published with."""
     speed = st.quantiles([st.tokens_per_second(r) for r in rows])
     decode = lambda group: st.median_of(group, st.decode_tokens_per_second)  # noqa: E731
-    out = {"rows": len(rows), "tok_s_median": speed["median"], "tok_s_mean": speed["mean"], "tok_s_sd": speed["sd"], "tok_s_p25": speed["p25"], "tok_s_p75": speed["p75"],
-           "decode_tok_s_median": decode(rows), "tpf_median": st.median_of(rows, lambda r: round(st.tokens_per_forward(r), 4)),
-           "ms_per_token_median": st.median_of(rows, lambda r: 1000 * r["wall_seconds"] / r["tokens"]), "ttft_ms_median": st.median_of(rows, lambda r: 1000 * r["prefill_seconds"]),
-           "acceptance_rate": st.median_of(rows, st.acceptance), "mean_accepted_prefix": st.mean(st.pooled(rows, "accepted_per_cycle")),
-           "mean_committed_per_cycle": st.mean(st.pooled(rows, "committed_per_cycle")), "cycles": sum(r["cycles"] or r["forwards"] for r in rows),
-           **{f"{stage}_ms": st.median_of(rows, ms(stage)) for stage in ("proposal", "verify", "commit", "overhead")}}
+    out = {
+        "rows": len(rows),
+        "tok_s_median": speed["median"],
+        "tok_s_mean": speed["mean"],
+        "tok_s_sd": speed["sd"],
+        "tok_s_p25": speed["p25"],
+        "tok_s_p75": speed["p75"],
+        "decode_tok_s_median": decode(rows),
+        "tpf_median": st.median_of(rows, lambda r: round(st.tokens_per_forward(r), 4)),
+        "ms_per_token_median": st.median_of(rows, lambda r: 1000 * r["wall_seconds"] / r["tokens"]),
+        "ttft_ms_median": st.median_of(rows, lambda r: 1000 * r["prefill_seconds"]),
+        "acceptance_rate": st.median_of(rows, st.acceptance),
+        "mean_accepted_prefix": st.mean(st.pooled(rows, "accepted_per_cycle")),
+        "mean_committed_per_cycle": st.mean(st.pooled(rows, "committed_per_cycle")),
+        "cycles": sum(r["cycles"] or r["forwards"] for r in rows),
+        **{f"{stage}_ms": st.median_of(rows, ms(stage)) for stage in ("proposal", "verify", "commit", "overhead")},
+    }
     if control:
         out |= {"speedup_vs_ar": speed["median"] / st.median_of(control, st.tokens_per_second), "decode_speedup_vs_ar": decode(rows) / decode(control)}
     return out
@@ -220,18 +231,24 @@ def agrees(value: Any, found: Any, places: int) -> bool:
     """Whether ``found`` rounds to the printed ``value``; at a tie either neighbour will do."""
     if isinstance(value, (bool, str)) or isinstance(found, (bool, str)):
         return value == found
-    return abs(found - value) <= 0.5 * 10.0 ** -places * (1 + 1e-6) + 1e-12
+    return abs(found - value) <= 0.5 * 10.0**-places * (1 + 1e-6) + 1e-12
 
 
 def compare(sources: Iterable[Source]) -> list[Line]:
     """One line a published cell that raw files can give, of the Acts that ``sources`` are of; tables in their published order."""
-    from . import act4s, act4u3, act4u6
+    from . import act4s, act4u3, act4u6, act4u6_costs
 
     sources = list(sources)
     results, acts = Results(sources), {s.act for s in sources}
-    known = {(t.act, t.id): t for module in (act4s, act4u3, act4u6) for t in module.TABLES}
-    return [line for act in ("act4u3", "act4s", "act4u6") if act in acts for facts in published.load(act).facts.tables
-            if (act, facts.id) in known for line in held(known[act, facts.id], facts, results)]
+    known = {(t.act, t.id): t for module in (act4s, act4u3, act4u6, act4u6_costs) for t in module.TABLES}
+    return [
+        line
+        for act in ("act4u3", "act4s", "act4u6")
+        if act in acts
+        for facts in published.load(act).facts.tables
+        if (act, facts.id) in known
+        for line in held(known[act, facts.id], facts, results)
+    ]
 
 
 def held(table: Table, facts: published.Table, results: Results) -> Iterator[Line]:

@@ -22,8 +22,15 @@ Name = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+@-]{0,63}\z")]
 Words = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+@:/ -]{0,79}\z")]
 QUOTED = 60  # letters of a prompt by which audits name it
 STAGES = ("proposal", "verify", "commit", "overhead", "unattributed")
-RECORDED = ("tokens_per_forward", "mean_committed_per_cycle", "cycle_seconds", "unattributed_seconds", "cycles", "full_blocks",
-            *(f"{s}_ms_per_cycle" for s in STAGES))
+RECORDED = (
+    "tokens_per_forward",
+    "mean_committed_per_cycle",
+    "cycle_seconds",
+    "unattributed_seconds",
+    "cycles",
+    "full_blocks",
+    *(f"{s}_ms_per_cycle" for s in STAGES),
+)
 
 
 class Decoded(Strict):
@@ -95,16 +102,42 @@ def decode_row(value: Any, section: str, where: str, number: int, sample: bool =
     """
     r = fit(Decoded, value, where, f"rows[{number}]")
     plain = r.kind == "ar"
-    row = {"kind": "decode", "arm": r.arm, "section": section, "prompt_id": prompt_id(r.category, r.prompt, r.context_length), "category": r.category,
-           "repeat": r.repeat, "prompt_tokens": r.prompt_tokens, "tokens": r.tokens, "wall_seconds": r.wall_seconds, "prefill_seconds": r.prefill_seconds,
-           "draft_seconds": r.proposal_seconds, "verify_seconds": r.verify_seconds, "commit_seconds": r.commit_seconds, "overhead_seconds": r.overhead_seconds,
-           "forwards": r.forwards, "forward_tokens": r.forward_tokens, "cycles": 0 if plain else r.cycles, "accepted_per_cycle": r.accepted_per_cycle,
-           "committed_per_cycle": r.committed_per_cycle, "entropy_per_cycle": r.entropy_per_cycle, "replay_forwards": r.replay_forwards,
-           "ar_looped_fraction": r.ar_looped_fraction, "ar_distinct_ratio": r.ar_distinct_ratio, "identical_to_ar": r.identical_to_ar,
-           "first_divergence": r.first_divergence, "divergence_gap_ulps": None, "tokens_per_second": r.tokens_per_second, "acceptance_rate": r.acceptance_rate,
-           "recorded": {k: v for k in RECORDED if type(v := value.get(k)) in (int, float)}}
-    row |= {name: v for name, v in (("context_length", r.context_length), ("draft_width", r.draft), ("verify_width", r.verify),
-                                    ("divergence_tokens", r.divergence_tokens)) if v is not None}
+    row = {
+        "kind": "decode",
+        "arm": r.arm,
+        "section": section,
+        "prompt_id": prompt_id(r.category, r.prompt, r.context_length),
+        "category": r.category,
+        "repeat": r.repeat,
+        "prompt_tokens": r.prompt_tokens,
+        "tokens": r.tokens,
+        "wall_seconds": r.wall_seconds,
+        "prefill_seconds": r.prefill_seconds,
+        "draft_seconds": r.proposal_seconds,
+        "verify_seconds": r.verify_seconds,
+        "commit_seconds": r.commit_seconds,
+        "overhead_seconds": r.overhead_seconds,
+        "forwards": r.forwards,
+        "forward_tokens": r.forward_tokens,
+        "cycles": 0 if plain else r.cycles,
+        "accepted_per_cycle": r.accepted_per_cycle,
+        "committed_per_cycle": r.committed_per_cycle,
+        "entropy_per_cycle": r.entropy_per_cycle,
+        "replay_forwards": r.replay_forwards,
+        "ar_looped_fraction": r.ar_looped_fraction,
+        "ar_distinct_ratio": r.ar_distinct_ratio,
+        "identical_to_ar": r.identical_to_ar,
+        "first_divergence": r.first_divergence,
+        "divergence_gap_ulps": None,
+        "tokens_per_second": r.tokens_per_second,
+        "acceptance_rate": r.acceptance_rate,
+        "recorded": {k: v for k in RECORDED if type(v := value.get(k)) in (int, float)},
+    }
+    row |= {
+        name: v
+        for name, v in (("context_length", r.context_length), ("draft_width", r.draft), ("verify_width", r.verify), ("divergence_tokens", r.divergence_tokens))
+        if v is not None
+    }
     if r.trace and (len(r.trace) == r.cycles or not sample):
         if len(r.trace) != r.cycles:
             raise BadInput(f"{where} has {len(r.trace)} entries at rows[{number}].trace for {r.cycles} cycles; {REMEDY}.")
@@ -136,9 +169,13 @@ def traced(trace: list[dict], where: str, at: str) -> dict:
     cycles = [fit(Cycle, c, where, f"{at}[{n}]") for n, c in enumerate(trace)]
     if cycles[0].stages is not None:
         stages = [[fit(Stage, s, where, f"{at}[{n}].stages[{m}]") for m, s in enumerate(c.stages or [])] for n, c in enumerate(cycles)]
-        return {"offered_per_cycle": [sum(s.offered for s in c) for c in stages], "stages_per_cycle": [len(c) for c in stages],
-                "verified_per_cycle": [sum(s.verify_tokens for s in c) for c in stages], "cycle_ms_per_cycle": [c.cycle_ms for c in cycles],
-                "unused_per_cycle": [c.unused_draft_tokens for c in cycles]}
+        return {
+            "offered_per_cycle": [sum(s.offered for s in c) for c in stages],
+            "stages_per_cycle": [len(c) for c in stages],
+            "verified_per_cycle": [sum(s.verify_tokens for s in c) for c in stages],
+            "cycle_ms_per_cycle": [c.cycle_ms for c in cycles],
+            "unused_per_cycle": [c.unused_draft_tokens for c in cycles],
+        }
     found = {"width_per_cycle": [c.k for c in cycles], "offered_per_cycle": [c.offered for c in cycles]}
     if any(c.draft_top1 for c in cycles):
         found["confidence_per_cycle"] = [[list(pair) for pair in zip(c.draft_top1, c.draft_margin)] for c in cycles]
@@ -175,14 +212,18 @@ def with_gaps(rows: Iterable[dict], audit: Iterable[dict]) -> None:
     """Write the audited gap into every divergent row of ``rows`` that exactly one gap of the ``audit`` fits."""
     gaps: dict[tuple, set[float]] = {}
     for a in audit:
-        key = (a["arm"], a["repeat"], a["prompt_digest"], a["position"]) if "prompt_digest" in a else (a["arm"], a.get("category"), a.get("max_tokens"), a["position"],
-                                                                                                       a.get("ar_token"), a.get("spec_token"))
+        key = (
+            (a["arm"], a["repeat"], a["prompt_digest"], a["position"])
+            if "prompt_digest" in a
+            else (a["arm"], a.get("category"), a.get("max_tokens"), a["position"], a.get("ar_token"), a.get("spec_token"))
+        )
         gaps.setdefault(key, set()).add(a["gap_in_ulps"])
     for row in rows:
         if row["identical_to_ar"] is False:
             pair = row.get("divergence_tokens", [None, None])
             found = gaps.get((row["arm"], row["repeat"], row["prompt_id"].rsplit("-", 1)[1], row["first_divergence"])) or next(
-                (g for length in (row["tokens"], None) if (g := gaps.get((row["arm"], row["category"], length, row["first_divergence"], *pair)))), set())
+                (g for length in (row["tokens"], None) if (g := gaps.get((row["arm"], row["category"], length, row["first_divergence"], *pair)))), set()
+            )
             if len(found) == 1:
                 row["divergence_gap_ulps"] = next(iter(found))
 
@@ -193,8 +234,17 @@ def summaries(value: Any, table: str, path: str = "") -> Iterable[dict]:
     """Every object of a file of aggregates as a row of kind ``summary``: its numbers, flags and short names under ``values``, where it was in ``path``."""
     if isinstance(value, dict):
         named = {k: v for k, v in value.items() if len(k) <= 90 and printable(k) and k != "prompt"}
-        plain = {k: v for k, v in named.items() if v is None or isinstance(v, (bool, int, float)) or isinstance(v, str) and short(v)
-                 or isinstance(v, list) and v and all(isinstance(x, (int, float)) or x is None for x in v)}
+        plain = {
+            k: v
+            for k, v in named.items()
+            if v is None
+            or isinstance(v, (bool, int, float))
+            or isinstance(v, str)
+            and short(v)
+            or isinstance(v, list)
+            and v
+            and all(isinstance(x, (int, float)) or x is None for x in v)
+        }
         if plain:
             yield {"kind": "summary", "table": table, "path": path, "values": plain}
         for k, v in named.items():
@@ -230,6 +280,18 @@ class Looped(Strict):
 def loops_row(value: Any, where: str, number: int) -> dict:
     """One prompt's loop statistics as a row of kind ``loops``, with what K=4 accepted on it."""
     r = fit(Looped, value, where, f"rows[{number}]")
-    return check_row({"kind": "loops", "prompt_id": prompt_id(r.category, r.prompt), "category": r.category, "tokens_length": r.max_tokens,
-                      "looped_fraction": r.looped_fraction, "distinct_ratio": r.distinct_ratio, "acceptance_rate": r.acceptance_rate,
-                      "tokens_per_second": r.tokens_per_second, "mean_accepted": r.mean_accepted}, where, f"rows[{number}]")
+    return check_row(
+        {
+            "kind": "loops",
+            "prompt_id": prompt_id(r.category, r.prompt),
+            "category": r.category,
+            "tokens_length": r.max_tokens,
+            "looped_fraction": r.looped_fraction,
+            "distinct_ratio": r.distinct_ratio,
+            "acceptance_rate": r.acceptance_rate,
+            "tokens_per_second": r.tokens_per_second,
+            "mean_accepted": r.mean_accepted,
+        },
+        where,
+        f"rows[{number}]",
+    )

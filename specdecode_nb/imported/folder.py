@@ -16,9 +16,30 @@ from . import convert
 from .stream import REMEDY, Reader, open_plain, table
 
 SESSIONS = "baseline|ksweep|context|controls|adaptive|confidence"
-SUMMARY = ("arm", "rows", "tok_s_median", "tok_s_mean", "tok_s_sd", "decode_tok_s_median", "decode_speedup_vs_ar", "tok_s_p25", "tok_s_p75", "speedup_vs_ar",
-           "tpf_median", "ms_per_token_median", "ttft_ms_median", "acceptance_rate", "mean_accepted_prefix", "mean_committed_per_cycle", "cycles", "proposal_ms",
-           "verify_ms", "commit_ms", "overhead_ms", "lossless")
+SUMMARY = (
+    "arm",
+    "rows",
+    "tok_s_median",
+    "tok_s_mean",
+    "tok_s_sd",
+    "decode_tok_s_median",
+    "decode_speedup_vs_ar",
+    "tok_s_p25",
+    "tok_s_p75",
+    "speedup_vs_ar",
+    "tpf_median",
+    "ms_per_token_median",
+    "ttft_ms_median",
+    "acceptance_rate",
+    "mean_accepted_prefix",
+    "mean_committed_per_cycle",
+    "cycles",
+    "proposal_ms",
+    "verify_ms",
+    "commit_ms",
+    "overhead_ms",
+    "lossless",
+)
 NOT_FINITE = "a number that is not finite"
 MOST = 20_000  # entries of a folder that is still taken for results/
 
@@ -45,9 +66,33 @@ KINDS = (
     Kind(r"(?:calibrate|pilot|decisive)\.json", "act4u6", "rows"),
     Kind(r"(?:cost_curve|diagnostic_wide_draft|floor|pilot_gate|u6_scores)\.json", "act4u6", "aggregate"),
     Kind(r"u3_summary\.json", "act4u3", "aggregate"),
-    Kind(r"u3_checkpoints\.csv", "act4u3", "csv", (
-        "checkpoint", "step", "K", "val_tv", "tf_agree_specs", "free_acceptance_rate", "free_mean_accepted_specs", "free_full_block_rate", "tpf", "forwards_per_token",
-        "proposal_ms", "verify_ms", "commit_ms", "tok_s_median", "tok_s_std", "predicted_tok_s", "ar_baseline_tok_s", "acc_plus_1", "acc_plus_2", "acc_plus_3")),
+    Kind(
+        r"u3_checkpoints\.csv",
+        "act4u3",
+        "csv",
+        (
+            "checkpoint",
+            "step",
+            "K",
+            "val_tv",
+            "tf_agree_specs",
+            "free_acceptance_rate",
+            "free_mean_accepted_specs",
+            "free_full_block_rate",
+            "tpf",
+            "forwards_per_token",
+            "proposal_ms",
+            "verify_ms",
+            "commit_ms",
+            "tok_s_median",
+            "tok_s_std",
+            "predicted_tok_s",
+            "ar_baseline_tok_s",
+            "acc_plus_1",
+            "acc_plus_2",
+            "acc_plus_3",
+        ),
+    ),
     Kind(r"u3_acceptance_histogram\.csv", "act4u3", "csv", ("checkpoint", "step", "K", "accepted_specs", "cycles", "fraction")),
     Kind(r"u3_cost_model\.csv", "act4u3", "csv", ("checkpoint", "K", "target_speedup", "required_per_slot_accept", "actual_per_slot_accept", "actual_speedup")),
     Kind(r"u3_draftability\.csv", "act4u3", "csv", ("checkpoint", "quintile", "acceptance", "pearson_gap", "pearson_entropy")),
@@ -71,6 +116,11 @@ class Source:
     about: dict[str, Any] = field(default_factory=dict)
     odd: int = 0
     left: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The name of the file itself, which is a published one; where it lay says nothing."""
+        return f"{self.stem}{'.sample' * self.sample}{'.csv' if self.reads == 'csv' else '.json'}"
 
     @property
     def whole(self) -> bool:
@@ -151,8 +201,8 @@ def read(folder: Path) -> list[Source]:
 
 
 def one(path: Path, name: str, kind: Kind, stem: str, sample: bool) -> Source:
-    source = Source(stem, name.replace(os.sep, "/"), kind.act, kind.reads, sample)
-    where = repr(name)[1:-1] if name.isprintable() and name.isascii() else f"{name!a}"
+    where = name.replace(os.sep, "/") if name.isprintable() and name.isascii() else f"{name!a}"
+    source = Source(stem, where, kind.act, kind.reads, sample)
     with open_plain(path, where) as file:
         digested = Digested(file)
         if kind.reads == "csv":
@@ -209,7 +259,9 @@ def join(sources: list[Source]) -> None:
     """What one file knows of the rows of another: gaps of the audits, and how far plain decoding of a prompt repeats itself."""
     audits = {s.stem: s.rows for s in sources if s.reads == "audit"}
     looped = {(r["prompt_id"], r["tokens_length"]): r["looped_fraction"] for s in sources if s.reads == "loops" for r in s.rows}
-    looped |= {(r["prompt_id"], r["tokens"]): r["ar_looped_fraction"] for s in sources if s.reads == "rows" for r in s.rows if r["ar_looped_fraction"] is not None}
+    looped |= {
+        (r["prompt_id"], r["tokens"]): r["ar_looped_fraction"] for s in sources if s.reads == "rows" for r in s.rows if r["ar_looped_fraction"] is not None
+    }
     for s in sources:
         if s.reads == "rows":
             own = s.about.get("ulp_audit", {})

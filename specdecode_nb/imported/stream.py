@@ -25,7 +25,9 @@ SPACE = re.compile(r"[ \t\r\n]*")
 WORDS = ("", "true", "false", "null", "NaN", "Infinity", "-Infinity")
 TEXT = ("arm", "category", "checkpoint")  # columns of a CSV file that hold names; the others hold numbers
 MAY_BE_EMPTY = ("speedup_vs_ar", "decode_speedup_vs_ar", "context_length", "max_tokens", "acc_plus_2", "acc_plus_3", "required_per_slot_accept")
-COUNTS = dict.fromkeys(("rows", "cycles", "n", "step"), 10_000_000) | dict.fromkeys(("j", "accepted", "accepted_specs", "K", "bin", "quintile"), 1000)  # the most each may be
+COUNTS = dict.fromkeys(("rows", "cycles", "n", "step"), 10_000_000) | dict.fromkeys(
+    ("j", "accepted", "accepted_specs", "K", "bin", "quintile"), 1000
+)  # the most each may be
 REMEDY = "fetch the file again, or take it out of the folder"
 
 
@@ -87,7 +89,7 @@ class Reader:
             raise BadInput(f"{self.where} cannot be read ({error.strerror}); {REMEDY}.") from None
         self._ended = not data
         self._before += self._at
-        self._text, self._at = self._text[self._at:] + new, 0
+        self._text, self._at = self._text[self._at :] + new, 0
 
     def short(self) -> BadInput:
         return BadInput(f"{self.where} ends too early, after {counted(self.rows)}; {REMEDY}.")
@@ -100,7 +102,7 @@ class Reader:
         while True:
             self._at = SPACE.match(self._text, self._at).end()
             if self._at < len(self._text) or self._ended:
-                return self._text[self._at: self._at + 1]
+                return self._text[self._at : self._at + 1]
             self._more(CHUNK)
 
     def _take(self, *expected: str) -> str:
@@ -127,7 +129,7 @@ class Reader:
                 if not unsure:
                     raise self.bad(error.msg, error.pos) from None
                 if self._ended:
-                    tail = self._text[error.pos:].strip()
+                    tail = self._text[error.pos :].strip()
                     cut = any(word.startswith(tail) for word in WORDS) or error.msg.startswith(("Unterminated", "Invalid \\u"))
                     raise (self.short() if cut else self.bad(error.msg, error.pos)) from None
             except RecursionError:
@@ -190,6 +192,7 @@ def table(file: BinaryIO, where: str, columns: Collection[str]) -> Iterator[tupl
     The last line must end in a line break: one that does not has been cut. Raises BadInput for a line that lacks a cell of ``columns``, or holds text
     where they have numbers.
     """
+
     def lines() -> Iterator[str]:
         for number, data in enumerate(iter(lambda: file.readline(CHUNK), b""), 1):
             if not data.endswith(b"\n"):
@@ -209,8 +212,18 @@ def table(file: BinaryIO, where: str, columns: Collection[str]) -> Iterator[tupl
             if len(line) != len(head):
                 raise BadInput(f"{where} has {len(line)} cells for {len(head)} columns at line {reader.line_num}; {REMEDY}.")
             entry = dict(zip(head, map(cell, line)))
-            odd = next((c for c in columns if isinstance(entry[c], str) != (c in TEXT) or entry[c] is None and c not in MAY_BE_EMPTY
-                        or c in COUNTS and not (type(entry[c]) is int and 0 <= entry[c] <= COUNTS[c])), None)
+            odd = next(
+                (
+                    c
+                    for c in columns
+                    if isinstance(entry[c], str) != (c in TEXT)
+                    or entry[c] is None
+                    and c not in MAY_BE_EMPTY
+                    or c in COUNTS
+                    and not (type(entry[c]) is int and 0 <= entry[c] <= COUNTS[c])
+                ),
+                None,
+            )
             if odd:
                 raise BadInput(f"{where} has {entry[odd]!a} in the column {odd!r} at line {reader.line_num}; {REMEDY}.")
             infinite = [c for c, v in entry.items() if isinstance(v, float) and not math.isfinite(v)]
