@@ -68,6 +68,9 @@ def parser() -> Parser:
     generate.add_argument("--seed", type=int, default=0, metavar="S")
     generate.add_argument("--exact", action="store_true", help="forwards of one shape: the same bits with any drafter or none; slower")
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    brought = command("import", "the published project's raw results/ folder into our row schema, and its tables worked out again")
+    brought.add_argument("results", type=Path, metavar="DIR", help="that folder, or a part of it; it is only read")
+    brought.add_argument("--out", type=Path, default=Path("out") / "imported", metavar="DIR", help="where row files and agreement.csv go (default: out/imported)")
     command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
 
@@ -81,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_surroundings(sys.argv[1:] if argv is None else argv)
         options = parser().parse_args(argv)
         return {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
-                "doctor": doctor}[options.command](options)
+                "import": bring, "doctor": doctor}[options.command](options)
 
     return guarded(command)
 
@@ -207,9 +210,11 @@ def run(options) -> int:
             raise BadInput(f"{given.name} holds rows of {given.act!r}, this is {act.id!r}; name a row file of this Act.")
         params["rows"] = os.path.relpath(params["rows"], out)
     for name in act.row_files if "rows" in params else ():
-        if given is not None and given.act == name:
+        here = given is not None and given.act == name
+        if here:
             needs.check(given)
-        elif not (measuring and making == name) and (committed := measured_path(name, params["target"])).exists():
+        replaced = here and not given.published or measuring and making == name  # published rows are drawn beside ours
+        if not replaced and (committed := measured_path(name, params["target"])).exists():
             needs.check(load_rows(committed))
     idle = [name for name in named if not measuring and name not in acts.DRAWING]
     if idle:
@@ -378,6 +383,15 @@ def statistics_line(result, drafter, k: int, target: str) -> str:
         words.append(f"accepted {sum(s.accepted_per_cycle)} of {sum(s.offered_per_cycle)} drafted, {s.tokens / s.cycles:.2f} tokens per cycle")
     words += [f"{target} with {drafter.name}, k={k}" if drafter is not None else f"{target} alone", f"ended by {result.finish_reason}"]
     return f"[{'; '.join(words)}]"
+
+
+def bring(options) -> int:
+    from . import imported
+
+    made = imported.bring(options.results, options.out, folder)
+    for line in [*imported.told(made), *(f"  {shown(path)}" for path in made.written)]:
+        print(line)
+    return 0
 
 
 def doctor(options) -> int:

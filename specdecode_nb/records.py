@@ -60,6 +60,11 @@ class RowFile:
     name: str
     digest: str
 
+    @property
+    def published(self) -> bool:
+        """Whether the rows were imported from the published project: never measured here."""
+        return self.provenance.get("origin") == "published"
+
     def of(self, kind: str) -> list[dict]:
         """The rows of one kind, in file order."""
         return [row for row in self.rows if row["kind"] == kind]

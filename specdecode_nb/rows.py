@@ -29,6 +29,8 @@ class DecodeRow(Row):
     ``section`` tells apart the parts of an Act that decode the same arm. Lists that only some arms have are empty elsewhere:
     the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal. What was
     done to the target or to the machine, where something was: its precision, the relative change of its weights, the condition.
+    Imported rows keep the rate and the acceptance that were published with them, since the times there are rounded; they have no
+    ``ar_looped_fraction`` where none was published.
     """
 
     kind: Literal["decode"]
@@ -54,10 +56,12 @@ class DecodeRow(Row):
     width_per_cycle: list[Count] = []
     entropy_per_cycle: list[Seconds] = []
     confidence_per_cycle: list[list[list[Share]]] = []
-    ar_looped_fraction: Share
+    ar_looped_fraction: Share | None
     identical_to_ar: bool | None
     first_divergence: Count | None
     divergence_gap_ulps: Annotated[float, Field(ge=0)] | None
+    tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    acceptance_rate: Share | None = None
     replay_forwards: Count = 0
     recorded_bytes: Count = 0
     rewind_steps_per_cycle: list[Count] = []
@@ -78,6 +82,8 @@ class DecodeRow(Row):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         if self.cycles and sum(self.committed_per_cycle) != self.tokens:
             raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        if self.tokens_per_second is not None and abs(self.tokens_per_second * self.wall_seconds - self.tokens) > 1e-3 * self.tokens:
+            raise ValueError(f"tokens_per_second {self.tokens_per_second} is not {self.tokens} tokens in {self.wall_seconds} s")
         if any(len(pair) != 2 for cycle in self.confidence_per_cycle for pair in cycle):
             raise ValueError("confidence_per_cycle needs pairs of top-1 probability and margin")
         return self
@@ -329,7 +335,27 @@ class AuditRow(Row):
         return self
 
 
+class DivergenceRow(Row):
+    """One divergence as a published audit has it: where, and the gap of the contested logits in units in the last place."""
+
+    kind: Literal["divergence"]
+    section: str
+    arm: str
+    position: Count
+    gap_in_ulps: Seconds
+
+
+class SummaryRow(Row):
+    """Numbers of one object, or one line, of a published file of aggregates: ``table`` names the file, ``path`` the place in it."""
+
+    kind: Literal["summary"]
+    table: str
+    path: str
+    values: dict[str, bool | int | float | str | list[int | float | None] | None]
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
                              "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
-                             "width_noise": WidthNoiseRow, "audit": AuditRow}
+                             "width_noise": WidthNoiseRow, "audit": AuditRow,
+                             "divergence": DivergenceRow, "summary": SummaryRow}
