@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+WHOLE = "_all"  # ends the name of an arm whose drafter reads all of the context instead of its window
 
 
 class Strict(BaseModel):
