@@ -31,7 +31,7 @@ import nbformat  # noqa: E402
 import numpy as np  # noqa: E402
 import papermill  # noqa: E402
 from book_tools import REPOSITORY, SMALL, tree  # noqa: E402
-from specdecode_nb import cli, condition, environment, records  # noqa: E402
+from specdecode_nb import cli, condition, ending, environment, records  # noqa: E402
 from specdecode_nb.book import check, export, needs, notebooks, page  # noqa: E402, F401
 from specdecode_nb.protocols import act4s, common  # noqa: E402
 from specdecode_nb.train import dflash, tapped, uno  # noqa: E402
@@ -104,11 +104,11 @@ def train(folder: Path, which: str) -> int:
     if which == "dflash":
         sys.argv = ["train", "out", "work", "corpus", *"--layers 1 --mlp 64 --blocks 4 --windows-a-step 3 --rows 48 --text-windows 8 --window 40 --steps 6 "
                     "--probe-every 2 --probe-block 4 --probe-tokens 8 --patience 9".split()]
-        return cli.guarded(lambda: tapped.command("", dflash.Training, dflash.Recipe))
+        return ending.guarded(lambda: tapped.command("", dflash.Training, dflash.Recipe))
     else:
         sys.argv = ["train", "out/uno.safetensors", "corpus", *"--windows-file work/own.npy --window 28 --prefix 8 --text-windows 6 --rank 4 --block 4 --steps 4 --windows 4 "
                     "--blocks 8".split()]
-        return cli.guarded(uno.main)
+        return ending.guarded(uno.main)
 
 
 def start(work, folder: Path, root: Path, at_change: int | None = None, number: int = signal.SIGKILL, kernel: bool = False,

@@ -32,7 +32,7 @@ DRAFTERS = {"none": lambda t: None, "uno": uno, "uno_published": lambda t: uno(t
 def by_hand(target=None, dtype="float32"):
     """One row at a time: the log-softmax, in float32, of the target's logits at the token that follows."""
     target = target or hybrid()
-    cache, found = target.make_cache(), []
+    cache, found, logits = target.make_cache(), [], None
     for at, token in enumerate([*PROMPT, *plain(hybrid(), n=N)]):
         if at >= len(PROMPT):
             found.append(log_softmax(logits.astype(mx.float32))[token].item())

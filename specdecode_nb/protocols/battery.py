@@ -14,7 +14,7 @@ import numpy as np
 from .. import blas
 from ..decoder import Session, generate, stream
 from ..drafters import Draft
-from ..policies import ByEntropy, Fixed, Policy
+from ..policies import ByEntropy, Policy
 from ..stops import Stops
 from ..taps import TapDrafter
 from ..targets import mx, share

@@ -15,7 +15,7 @@ from ..backend import mx, nn  # isort: skip
 
 import numpy as np
 
-from ..cli import guarded
+from ..ending import guarded
 from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
 from ..dflash_files import write_dflash
 from ..streams import DATA_SAMPLING, stream_seed

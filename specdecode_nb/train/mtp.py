@@ -15,7 +15,7 @@ from ..backend import mx, nn  # isort: skip
 
 import numpy as np
 
-from ..cli import guarded
+from ..ending import guarded
 from ..mtp import MTPDrafter, MTPModel, write_mtp
 from ..streams import DATA_SAMPLING, stream_seed
 from ..targets import Target

@@ -19,7 +19,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from ..cli import take_away
+from ..ending import take_away
 from ..decoder import generate
 from ..errors import BadInput
 from ..lora import share

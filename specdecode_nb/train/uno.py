@@ -24,7 +24,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_unflatten
 
-from ..cli import guarded, take_away
+from ..ending import guarded, take_away
 from ..gdn import RecurrentCache, Tape
 from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, load_adapter, save_adapter
 from ..records import write_atomic
