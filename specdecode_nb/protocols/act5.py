@@ -13,7 +13,7 @@ from .. import criteria
 from ..decoder import PREFILL_ROWS
 from ..exact import CELL
 from ..targets import load_target
-from . import identity, machine
+from . import identity, machine, museum
 from .common import CONTEXT_SEED, check_room, context_prompt, journal_of, keeper, prompt_suite
 from .dflash import load_drafters
 
@@ -26,7 +26,7 @@ FASTER = "auto"  # what the second process asks for
 
 def key(row: dict) -> tuple:
     """What tells rows of one unit apart."""
-    return tuple(row.get(name) for name in ("kind", "against", "arm", "width", "repeat"))
+    return tuple(row.get(name) for name in ("kind", "against", "arm", "width", "repeat", "fault"))
 
 
 def toy_units(params: dict, arms: int) -> list[dict]:
@@ -46,7 +46,7 @@ def units(params: dict, target, arms: int) -> dict[str, list[dict]]:
     toy = toy_units(params, arms)
     both = ("float32", "bfloat16")
     return {"reference": one("reference", "float32", few) + [toy[0] | {"section": "exact", "dtype": d, "tokens": TOY_TOKENS // 2} for d in both]
-            + one("exact", "float32", few) + toy,
+            + one("exact", "float32", few) + toy + [{"section": "museum", "model": "toy", "dtype": "float32", "prompt": {"id": "battery"}}],
             FASTER: one("price", "float32", prompts) + [u for d in both for u in one("noise", d, texts)] + [u for d in both for u in one("audit", d, prompts)]
             + [u for d in both for u in one("exact", d, few)]}
 
@@ -77,7 +77,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     check_room(target, [u["prompt"] for units in wanted.values() for u in units if u["model"] == "target"], params["tokens"] + identity.SLACK, max(*params["widths"], CELL))
     on_grid = sum(k <= CELL for _, k, _ in arms.values())
     toy_arms = identity.toy_arms(identity.toy.hybrid(), [], [2]).values()
-    counts = {"noise": len({*params["widths"], CELL}), "audit": len(arms) + 1, "price": len(identity.price_arms(target, drafters)) * params["repeats"]}
+    counts = {"museum": len(museum.FAULTS) + 1, "noise": len({*params["widths"], CELL}), "audit": len(arms) + 1, "price": len(identity.price_arms(target, drafters)) * params["repeats"]}
     size = lambda u: counts.get(u["section"]) or {  # noqa: E731
         ("reference", "target"): len(arms), ("exact", "target"): on_grid + 1, ("reference", "toy"): len(toy_arms),
         ("exact", "toy"): sum(k <= CELL and scheme != "replay" for _, k, scheme in toy_arms) + 1}[u["section"], u["model"]]

@@ -7,6 +7,7 @@ A BLAS is chosen once for a process, so the two are compared by two processes. A
 ``noise``      one text by one row and by several rows at a time: the width noise of the logits
 ``audit``      drafted texts, every position judged by the plain target
 ``price``      timed decode rows with and without the grid
+``museum``     faults of other projects put into our source, and which check of the battery sees them
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from ..drafters import Draft, NgramDrafter, RandomDrafter, UnoDrafter
 from ..exact import CELL
 from ..lora import PUBLISHED, attach
 from ..targets import Target, load_target, mx
-from . import machine, toy
+from . import machine, museum, toy
 from .common import decode_rows, drafting_arm, plain_arms
 from .dflash import load_drafters
 
@@ -198,6 +199,9 @@ def prepare(setup: dict) -> Callable[[dict], Iterator[dict]]:
     def answer(r: dict) -> Iterator[dict]:
         section, dtype = r["section"], r["dtype"]
         about = {"section": section, "blas": blas.report()["name"], "dtype": dtype, "prompt_id": r["prompt"]["id"]}
+        if section == "museum":
+            yield from ({**row, **about} for row in museum.rows())
+            return
         if r["model"] == "toy":
             target, prompt = toy.hybrid(dtype=dtype), toy_prompt(int(r["prompt"]["id"].rpartition("-")[2]))
             make = lambda known, ids: toy_arms(target, known, ids)  # noqa: E731
