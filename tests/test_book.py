@@ -76,8 +76,22 @@ def test_damaged_facts_are_refused(tmp_path, monkeypatch, damage, words):
 
 
 def test_list_and_ledger_cover_every_act():
-    assert [line.split()[0] for line in overview.lines()] == list(paths.ACTS)
+    assert [line.split()[0] for line in overview.lines()] == list(acts.reading())
     assert len(overview.ledger()) == 99 + 81
+
+
+def test_an_act_of_our_own_has_a_question_and_nothing_published(monkeypatch):
+    monkeypatch.setitem(acts.ACTS, "act99", acts.Act("act99", acts.ROWS_ONLY, title="Act XCIX: a test", question="Does it work?"))
+    assert acts.reading()[:13] == paths.ACTS and acts.reading()[-1] == "act99" and published.title("act99") == "Act XCIX" and published.title("act1") == "Act I"
+    assert overview.lines()[-1] == "act99   Does it work? | published: nothing, this Act is our own | here: not measured"
+    shown = []
+    monkeypatch.setattr(pages, "display", lambda bundle, **about: shown.append(bundle["text/plain"]))
+    page = pages.Page("act99", {"target": "tiny-hybrid", "rows": ""})
+    with pytest.raises(AssertionError, match="leaves out 1 items that it must show: opening"):
+        page.finish()
+    page.opening()
+    page.finish()
+    assert "Does it work?" in shown[0] and "nothing of it was published" in shown[0]
 
 
 # --- look ---

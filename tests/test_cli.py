@@ -11,7 +11,7 @@ import specdecode_nb
 import synthetic
 from book_tools import REPOSITORY, tree
 from specdecode_nb import cli, paths
-from specdecode_nb.book import notebooks
+from specdecode_nb.book import acts, notebooks
 from specdecode_nb.book.errors import RunFailed
 from specdecode_nb.records import Journal, load_rows, save_rows
 
@@ -50,7 +50,7 @@ def test_bad_input_is_one_sentence_status_2_and_nothing_written(capsys, here, wo
 
 def test_list_has_one_line_an_act(capsys):
     status, out, err = call(capsys, "list")
-    assert status == 0 and err == "" and [line.split()[0] for line in out.splitlines()] == list(paths.ACTS)
+    assert status == 0 and err == "" and [line.split()[0] for line in out.splitlines()] == list(acts.reading())
     assert all(" | published: " in line and " | here: " in line for line in out.splitlines())
 
 

@@ -25,6 +25,7 @@ import re
 import pandas as pd
 
 from specdecode_nb import paths
+from specdecode_nb.book import acts as declared
 from specdecode_nb.book import draw, overview, published, start
 from specdecode_nb.book.page import Computed
 
@@ -93,14 +94,14 @@ number("df_factor", "dflash", merit["dflash"]["drafting speedup, quantization is
 page.say("**And with a drafter of a few layers?** A [blog post](dflash.ipynb) reports about [[df_factor]] times on a larger quantized model. One of its factors is clean; the rest of its headline cannot be taken apart.")
 
 # %%
-files = [(act, *found) for act in paths.ACTS for found in overview.files_of(act, target)]
+files = [(act, *found) for act in declared.reading() for found in overview.files_of(act, target)]
 said = [overview.found(name, rows) for _, name, _, rows in files]
 if files:
     made = next((rows for _, name, _, rows in files if name == "act4s"), files[-1][-1])
     page.number("here_parameters", made.provenance["target"]["parameters"] / 1e6, ".1f", "million parameters", made.name)
     page.number("here_machine", made.provenance["machine"]["class"], source=made.name)
     page.say("**And measured here?** On a model of [[here_parameters]] million parameters that this repository carries ([[here_machine]]), intervals over prompts: "
-             + "; ".join(f"[{facts[act].facts.title.split(':')[0].split(' (')[0]}]({act}.ipynb): {text}" for (act, *_), (text, _) in zip(files, said)) + ".")
+             + "; ".join(f"[{published.title(act)}]({act}.ipynb): {text}" for (act, *_), (text, _) in zip(files, said)) + ".")
 
 # %%
 of = {act: facts[act].facts for act in paths.ACTS}
@@ -144,6 +145,11 @@ origin = [f.label.removeprefix("published: ") for f in facts.values()]
 acts = pd.concat([table[["act", "question", "verdict"]], table[["measured"]].rename(columns={"measured": "measured here"}), pd.DataFrame(counts),
                   pd.DataFrame({"model, machine, date": origin})], axis=1)
 page.show(acts, "acts", "The Acts in reading order: question, published verdict word for word, criteria, negative results, and what was measured here", sources=[*ALL, *(rows for *_, rows in files)])
+
+# %%
+own = overview.own(target)[["act", "question", "measured"]].rename(columns={"measured": "measured here"})
+if len(own):
+    page.show(own, "own-acts", "Acts of our own, of which nothing was published", sources=[rows for act, *_, rows in files if act in set(own["act"])] or [page.computed])
 
 # %%
 short = {act: f.title.split(":")[0].split(" (")[0].replace("Act ", "") for act, f in of.items()}

@@ -123,6 +123,7 @@ class Act:
 
     ``parts`` names further measurements of the same Act: what ``part=NAME`` measures, into a row file of its own.
     ``reduced`` holds the values that ``quick=true`` stands for where a parameter is not given.
+    ``title`` and ``question`` are those of an Act of our own, without published facts; a published one has them in its facts.
     """
 
     id: str
@@ -130,6 +131,8 @@ class Act:
     measure: str = ""
     reduced: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
+    title: str = ""
+    question: str = ""
 
     def measuring(self, params: dict[str, Any]) -> tuple[str, str]:
         """The act id of the row file that these parameters make, and the function that makes it."""
@@ -256,6 +259,16 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
                 {"tokens": 12, "prompts": 2, "identity_tokens": 1, "identity_prompts": 1, "widths": [2, 8]}),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
+
+
+def own() -> list[Act]:
+    """The Acts of our own, in reading order."""
+    return [act for act in ACTS.values() if act.question]
+
+
+def reading() -> tuple[str, ...]:
+    """The ids of all Acts in reading order: the published ones, then ours."""
+    return (*paths.ACTS, *(act.id for act in own()))
 
 
 def get(act: str) -> Act:

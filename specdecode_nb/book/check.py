@@ -18,7 +18,7 @@ from . import acts, digests, notebooks, numbers, published
 from .errors import RunFailed
 from .page import measured_path
 
-BOOK = ("overview", *paths.ACTS)  # what has to have a source and a notebook
+BOOK = ("overview", *acts.reading())  # what has to have a source and a notebook
 LARGEST = 1_000_000  # bytes of one executed notebook
 LEAK = re.compile(r"/(?:home|root|Users|tmp|private|var/folders|work)/[\w.]|ipykernel_\d|\bat 0x[0-9a-f]{6,}|\r|Traceback \(most recent")
 FORMATS = {"figure": ("figures/", ("png", "svg", "pdf", "json")), "table": ("figures/tables/", ("csv", "tex", "md", "json"))}

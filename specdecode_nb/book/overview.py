@@ -8,6 +8,7 @@ import pandas as pd
 
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
+from . import acts as declared
 from . import block, palette, published, regimes, rest, staging, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
@@ -123,9 +124,16 @@ def acts(target: str = "*") -> pd.DataFrame:
                          for act, f in facts.items()])
 
 
+def own(target: str = "*") -> pd.DataFrame:
+    """One row an Act of our own, in reading order; nothing of them was published."""
+    return pd.DataFrame([{"act": a.id, "title": a.title, "question": a.question, "measured": measured(a.id, target)} for a in declared.own()],
+                        columns=["act", "title", "question", "measured"])
+
+
 def lines() -> list[str]:
     """One line an Act: id, question, published verdict, what was measured here."""
-    return [f"{r['act']:7} {r['question']} | published: {r['verdict']} | here: {r['measured']}" for r in acts().to_dict("records")]
+    ours = own().assign(verdict="nothing, this Act is our own").to_dict("records")
+    return [f"{r['act']:7} {r['question']} | published: {r['verdict']} | here: {r['measured']}" for r in acts().to_dict("records") + ours]
 
 
 def own_verdicts(target: str = "*") -> dict[tuple[str, str], list[str]]:

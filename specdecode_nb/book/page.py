@@ -57,7 +57,7 @@ class Page:
 
     Attributes:
         params: the notebook's parameters, checked.
-        published: the published facts (:class:`.published.Act`); None for the overview.
+        published: the published facts (:class:`.published.Act`); None for the overview and for an Act of our own.
         rows: the measured row file, or None where nothing has been measured yet.
         parts: the row files of the Act's further measurements by name, None where there is none yet.
     """
@@ -239,9 +239,12 @@ class Page:
     # --- published parts ---
 
     def opening(self) -> None:
-        """The question, and what was run on what."""
-        f = self.published.facts
+        """The question, and what was run on what; of an Act of our own the question alone."""
         self._shown.add(("opening", ""))
+        if self.published is None:
+            self._markdown(f"**The question.** {acts.get(self.act).question}\n\n**Origin of the numbers.** An Act of our own: nothing of it was published.")
+            return
+        f = self.published.facts
         self._markdown(f"**The question.** {f.question}\n\n**Origin of the published numbers.** {self.published.label}.")
         self.show(pd.DataFrame({"what": list(f.setup), "published": [str(v) for v in f.setup.values()]}), "setup", "What was run on what")
 
@@ -327,8 +330,10 @@ class Page:
             wanted = [("opening", ""), ("verdict", "")] + [("merit", "")] * bool(f.figures_of_merit) + [("table", t.id) for t in f.tables]
             wanted += [("criterion", c.id) for c in f.criteria] + [("negative", n.hypothesis) for n in f.negative_results] + [("note", n) for n in f.notes]
             gaps = [f"{kind} {which[:60]}".strip() for kind, which in wanted if (kind, which) not in self._shown]
+        if acts.get(self.act).question and ("opening", "") not in self._shown:
+            gaps = ["opening"]
         if gaps:
-            raise AssertionError(f"This page leaves out {len(gaps)} published items: {'; '.join(gaps)}")
+            raise AssertionError(f"This page leaves out {len(gaps)} items that it must show: {'; '.join(gaps)}")
         if self._out:
             number_files.write(self._out / "figures", self.act, self.numbers.items)
         done = ", ".join(counted(n, what) for n, what in ((self._count["Table"], "table"), (self._count["Figure"], "figure"), (len(self.numbers.items), "number"))) + "."

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, model_validator
 from .. import paths
 from ..errors import BadInput, nearest
 from ..records import Strict, conform, parse, read_text, sha256
+from . import acts
 
 
 class Facts(Strict):
@@ -180,6 +181,11 @@ def read(act: str) -> Reading:
     name = f"data/read/{act}.json"
     text = read_text(paths.root() / name, "file of facts that were read")
     return Reading(conform(ReadFacts, parse(text, name), name), name, sha256(text.encode()))
+
+
+def title(act: str) -> str:
+    """The short title of any Act, ours too: "Act IV-S"."""
+    return (load(act).facts.title if act in paths.ACTS else acts.get(act).title).split(":")[0].split(" (")[0]
 
 
 def load(act: str) -> Act:

@@ -182,7 +182,7 @@ def write(folder: Path) -> list[Path]:
     """
     acts = notebooks.sources()
     pages = {f"{act}.ipynb": "index.html" if act == "overview" else f"{act}.html" for act in acts}
-    titles = {act: "Overview" if act == "overview" else published.load(act).facts.title.split(":")[0].split(" (")[0] for act in acts}
+    titles = {act: "Overview" if act == "overview" else published.title(act) for act in acts}
     made = {act: page(act, pages, titles) for act in acts}
     contents = {pages[f"{act}.ipynb"]: text.encode() for act, (text, _) in made.items()}
     contents |= {f"figures/{file.name}": file.read_bytes() for _, files in made.values() for file in files}
