@@ -13,7 +13,7 @@ from specdecode_nb.records import RowFile, load_rows
 from tapping import make
 from toy import hybrid, uno
 
-FAULTS, PARAMS = museum.FAULTS, acts.get("act5").resolve({"quick": True}) | {"tokens": 5, "prompts": 1, "widths": [2, 4, 8]}
+FAULTS, PARAMS = museum.FAULTS, acts.get("act5").resolve({"quick": True}) | {"tokens": 5, "prompts": 1, "identity_tokens": 1, "widths": [2, 4, 8]}
 short_prompts = synthetic.short_prompts(act5)
 
 
