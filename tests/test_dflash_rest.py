@@ -320,3 +320,13 @@ def test_text_metrics_weigh_held_out_tokens():
     assert found["agreement_4bit"][0] == 0.75 and found["nats_4bit_less_full"][0] == pytest.approx(0.25)
     with pytest.raises(BadInput, match="9 of 8 tokens agree"):
         check_row(rows[0] | {"agree_with_full": 9}, "x")
+
+
+def test_a_child_may_run_another_module_with_a_blas_of_its_own():
+    """That of Act V: rows of the toy on the grid, on the library that it was told."""
+    from specdecode_nb.protocols import identity
+
+    with machine.worker({"target": "tiny-hybrid", "widths": [2]}, 0, identity.__name__, SPECDECODE_BLAS="openblas") as w:
+        assert list(w.answer()) == []
+        rows = list(w.ask({"section": "exact", "model": "toy", "dtype": "float32", "prompt": {"id": "toy-0"}, "tokens": 9}))
+    assert {r["blas"] for r in rows} == {"OpenBLAS"} and all(r["token_mismatches"] == r["state_mismatches"] == 0 for r in rows[1:]) and len(rows) == 11

@@ -256,7 +256,8 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
                   {"tokens": 48, "prompts": 9, "blocks": [4, 5, 16], "rest_prompts": 2, "contexts": [512, 2048], "lengths": [32, 128]},
                   {"rest": "specdecode_nb.protocols.dflash_rest:measure"}),
     "act5": Act("act5", IDENTITY, "specdecode_nb.protocols.act5:measure",
-                {"tokens": 12, "prompts": 2, "identity_tokens": 1, "identity_prompts": 1, "widths": [2, 8]}),
+                {"tokens": 8, "prompts": 3, "identity_tokens": 600, "identity_prompts": 1, "widths": [2, 8]},
+                title="Act V: never wrong", question="Is drafted decoding the target's own decoding bit for bit, where it must be, where it can only be audited, and on any backend if asked?"),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
 

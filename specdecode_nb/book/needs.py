@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, imported, rest, staging, sweep, undo
+from . import block, identity, imported, rest, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -177,4 +177,10 @@ NEEDS = {
                                                    for a in arms("ar", f"dflash_b{c['block']}", section=s)]),
          "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
         COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
+    "act5": Needs(
+        {"decode": (("section", "arm"), lambda c: arms(*PLAIN, "exact", "uno_k4", "uno_k4_exact", "dflash_b8", "dflash_b8_exact", section="price")),
+         "identity": ((), lambda c: []),
+         "width_noise": (("dtype",), lambda c: [(d,) for d in identity.DTYPES]), "audit": (("dtype", "arm"), lambda c: [(d, identity.CONTROL) for d in identity.DTYPES]),
+         "museum": (("fault",), lambda c: [("none",)])},
+        {"prompts": list[str], "tokens": int, "reduced": bool, "cell": int, "widths": list[int]}, rules="act5"),
 }
