@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, rest, staging, sweep, undo
+from . import block, rest, sampled, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -171,4 +171,10 @@ NEEDS = {
                                                    for a in arms("ar", f"dflash_b{c['block']}", section=s)]),
          "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
         COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
+    "act6": Needs(
+        {"decode": (("section", "arm"), lambda c: [*arms(*PLAIN, *sampled.DRAFTERS.values(), section="greedy"),
+                                                   *(a for s in ("t0.6", sampled.HOT) for a in arms(*PLAIN, *sampled.ARMS, section=s)),
+                                                   *arms("ar", *sampled.ARMS, section="filtered")]),
+         "chain": (("sound",), lambda c: [(True,), (False,)])},
+        COMMON | {"chain_tokens": int, "seed": int}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
 }
