@@ -175,6 +175,6 @@ NEEDS = {
         {"decode": (("section", "arm"), lambda c: [*arms(*PLAIN, *sampled.DRAFTERS.values(), section="greedy"),
                                                    *(a for s in ("t0.6", sampled.HOT) for a in arms(*PLAIN, *sampled.ARMS, section=s)),
                                                    *arms("ar", *sampled.ARMS, section="filtered")]),
-         "chain": (("sound",), lambda c: [(True,), (False,)])},
-        COMMON | {"chain_tokens": int, "seed": int}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
+         "chain": (("case",), lambda c: [(case,) for case in {sampled.CONTROL, *c["chains"]}])},
+        COMMON | {"chain_tokens": int, "seed": int, "chains": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
 }

@@ -19,7 +19,7 @@ from .sweep import arm_rows, frame
 RULES = ("gumbel", "match", "rejection")
 DRAFTERS = {"uno": "uno_k4", "dflash": "dflash_b8"}
 ARMS = tuple(f"{rule}_{arm}" for arm in DRAFTERS.values() for rule in RULES)
-HOT = "t1"
+HOT, CONTROL = "t1", "control: noise used twice"
 PROMISED = ("greedy", *RULES[:2])
 
 
