@@ -1,6 +1,9 @@
-"""Act VI measured in small on the embedded model, and its metrics on rows whose numbers are known beforehand."""
+"""Act VI measured in small on a toy target with toy drafters, and its metrics on rows whose numbers are known beforehand."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import synthetic
 from pydantic import ValidationError
 from specdecode_nb import criteria, fit
 from specdecode_nb.book import acts, needs, overview, sampled
@@ -8,14 +11,17 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act6
 from specdecode_nb.records import load_rows
 from specdecode_nb.rows import ChainRow
-from dataclasses import replace
+from tapping import make
+from toy import hybrid, uno
 
 PARAMS = acts.get("act6").resolve({"quick": True}) | {"prompts": 2, "tokens": 6, "chain_tokens": 400}
 ARMS = 4 + 2 * 8 + 7
 
+short_prompts = synthetic.short_prompts(act6)
+
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(short_prompts, tmp_path_factory):
     """Killed in the counts and between two sections of a prompt, and gone on with each time."""
     journal = tmp_path_factory.mktemp("act6") / "act6.journal"
 
@@ -27,7 +33,8 @@ def measured(tmp_path_factory):
         return progress
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(act6, "WARMUP_PROMPTS", 0)
+        patch.setattr(act6, "load_target", lambda name, dtype: hybrid())
+        patch.setattr(act6, "load_drafters", lambda target: ({"uno": uno(target), "dflash": make("dflash", target)}, dict.fromkeys(act6.FILES, "0" * 64)))
         for at, resume in ((3, False), (7 + 14, True)):
             with pytest.raises(KeyboardInterrupt):
                 act6.measure(PARAMS, journal, stop(at), resume=resume)

@@ -35,6 +35,12 @@ CHAINS: dict[str, tuple[Sampling, int | None]] = {
 """What is drawn from the table: its sampling, and the stream that a drafter draws with (None: as its rule says)."""
 
 
+def load_drafters(target: Target) -> tuple[dict, dict[str, str]]:
+    """Both drafters of the target and the digests of their files. Raises BadInput if one is missing."""
+    drafters = {name: load_drafter(name, target) for name in BLOCKS}
+    return drafters, {name: sha256((paths.models() / target.name / file).read_bytes()) for name, file in FILES.items()}
+
+
 def mlx_lm_arm(target: Target, s: Sampling) -> Arm:
     """mlx-lm's own sampled loop, with its global generator seeded for each prompt."""
     from mlx_lm.sample_utils import make_sampler
@@ -96,14 +102,14 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         BadInput: before anything is measured, if an input does not exist or does not fit.
     """
     target = load_target(params["target"], params["dtype"])
-    drafters = {name: load_drafter(name, target) for name in BLOCKS}
+    drafters, digests = load_drafters(target)
     prompts, tokens = prompt_suite(params["prompts"]), params["tokens"]
     check_room(target, prompts, tokens, max(k for _, k in BLOCKS.values()))
     sections = sections_of(target, drafters)
     config = {key: params[key] for key in ("target", "tokens", "chain_tokens", "dtype")} | {"reduced": params["quick"]}
     config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "seed": SEED, "temperatures": list(TEMPERATURES),
                "filtered": asdict(FILTERED), "arms": {section: list(arms) for section, arms in sections.items()}, "chains": list(CHAINS),
-               "drafters": {name: sha256((paths.models() / target.name / file).read_bytes()) for name, file in FILES.items()}, "criteria": criteria.load(ACT).rules}
+               "drafters": digests, "criteria": criteria.load(ACT).rules}
     total = len(CHAINS) + len(prompts) * sum(map(len, sections.values()))
     with journal_of(ACT, journal, target, drafters["uno"], config, resume) as rows:
         keep = keeper(rows, total, progress)
