@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
+from . import exact as grid
 from .acceptance import Greedy, rule
 from .drafters import Draft
-from .errors import BadInput
+from .errors import BadInput, flag
 from .options import check
 from .policies import Cycle, Policy
 from .sampling import Sampling, chosen
+from .scores import entropy_of, logprobs_of
 from .stops import Stops
 from .targets import Target, mx
-from .transaction import Transaction, restore, snapshot
+from .transaction import Transaction, check_caches, restore, snapshot
 
 PREFILL_ROWS = 512  # bounds the attention scores of a long prompt; shared by every arm
 
@@ -29,6 +31,10 @@ class Session:
 
     The caches have consumed ``tokens[:-1]``. Pass a session to :func:`generate` or :func:`stream` to go on from it; one
     generation at a time may use it.
+
+    Raises:
+        RollbackUnsupported: a cache that cannot be undone, such as a windowed or a quantised one.
+        BadInput: caches that hold another number of rows.
     """
 
     target: Target
@@ -38,6 +44,11 @@ class Session:
 
     def __post_init__(self):
         self.cache = self.cache or self.target.make_cache()
+        check_caches(self.cache, "replay")  # the scheme that takes the most kinds; a transaction checks for its own
+        rows = {c.offset for c in self.cache if getattr(c, "offset", None) is not None}
+        if rows - {max(0, len(self.tokens) - 1)}:
+            raise BadInput(f"The caches of this session hold {sorted(rows)} rows and must hold all of its {len(self.tokens)} tokens but the last; "
+                           "make new ones.")
 
     def feed(self, ids: Sequence[int], forward: Callable | None = None) -> int:
         """Append ``ids`` and prefill all of them but the last, with ``forward`` or the target's model; returns the rows forwarded."""
@@ -86,11 +97,12 @@ class Stats:
 
 @dataclass
 class Event:
-    """One emitted token. ``origin``: "target" (plain step or first proposal), "draft", "correction" or "bonus"."""
+    """One emitted token. ``origin``: "target" (plain step or first proposal), "draft", "correction" or "bonus"; ``logprob`` where asked for."""
 
     token: int
     text: str
     origin: str
+    logprob: float | None = None
 
 
 @dataclass
@@ -100,6 +112,7 @@ class Result:
     finish_reason: str
     stats: Stats
     session: Session
+    logprobs: list[float] | None = None  # one a token, where asked for
 
     def row(self) -> dict:
         """The statistics as a plain dictionary of row fields."""
@@ -109,7 +122,7 @@ class Result:
 
 def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
              stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape", session: Session | None = None,
-             sampling: Sampling | None = None) -> Result:
+             logprobs: bool = False, exact: bool = False, sampling: Sampling | None = None) -> Result:
     """Decode ``prompt`` (text or ids). Greedily, the tokens are those of the target alone, with any drafter; sampled, their
     distribution is, and by the rule "gumbel" the tokens of a ``seed`` themselves are.
 
@@ -124,32 +137,38 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
         scheme: how a recurrent state is undone, see :mod:`specdecode_nb.transaction`. "rewind" alone leaves states within a
             tolerance and not the very bits of the kept rows, so a near tie may fall the other way later.
         session: go on after an earlier generation; the prompt is appended to its tokens.
+        logprobs: the log-probability of every token too: the float32 log-softmax, in nats, of the target's own logits before any rule.
+        exact: forwards of one shape only, so that tokens and states are the same bits with any drafter or none, whatever the kernels
+            (:mod:`specdecode_nb.exact`); slower, and at near ties not the text of ``exact=False``.
 
     Raises:
         BadInput: an option that cannot be honoured; raised before any work is done.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, sampling, want_text=False)
-    tokens = [t for cycle in run.cycles() for t in cycle[0]]
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, sampling, want_text=False)
+    tokens, scores = [], []
+    for committed, _, _, scored in run.cycles():
+        tokens += committed
+        scores += scored
     # without stop texts, "stop" means an end-of-text id, which has no text
     text = run.stops.text if run.stops.want_text else target.decode(tokens[:-1] if run.reason == "stop" else tokens)
-    return Result(tokens, text, run.reason, run.stats, run.session)
+    return Result(tokens, text, run.reason, run.stats, run.session, scores if logprobs else None)
 
 
 def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0,
            stop: str | Sequence[str] = (), ignore_eos: bool = False, scheme: str = "tape",
-           session: Session | None = None, sampling: Sampling | None = None) -> Iterator[Event]:
+           session: Session | None = None, logprobs: bool = False, exact: bool = False, sampling: Sampling | None = None) -> Iterator[Event]:
     """As :func:`generate`, token by token. The texts of all events joined are the text of the result.
 
     Closing the iterator leaves the session at the last committed cycle; ``session.tokens`` names it exactly.
     """
-    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, sampling, want_text=True)
+    run = _Run(target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, sampling, want_text=True)
 
     def events():
         cycles = run.cycles()
         try:
-            for tokens, origins, texts in cycles:
-                for token, origin, text in zip(tokens, origins, texts):
-                    yield Event(token, text, origin)
+            for tokens, origins, texts, scores in cycles:
+                for token, origin, text, score in zip(tokens, origins, texts, scores or [None] * len(tokens)):
+                    yield Event(token, text, origin, score)
         finally:
             cycles.close()
 
@@ -159,28 +178,34 @@ def stream(target: Target, prompt, drafter=None, k: int | Policy = 4, max_tokens
 class _Run:
     """One generation: its options, its session, its counters."""
 
-    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, sampling, want_text):
+    def __init__(self, target, prompt, drafter, k, max_tokens, temperature, seed, stop, ignore_eos, scheme, session, logprobs, exact, sampling,
+                 want_text):
         self.ids = check(target, prompt, drafter, k, max_tokens, seed, scheme, session)
-        self.rule = rule(chosen(temperature, sampling), seed)
+        drawn = chosen(temperature, sampling)
+        self.rule = rule(drawn, seed)
         # what a drafter is told: nothing if its most likely tokens will do
         self.told = (self.rule,) if type(self.rule) is not Greedy and getattr(drafter, "samples", False) else ()
         # a drafter that reads the target's layers sees its rows pass, with the logits of the target itself
         self.forward = getattr(drafter, "verifier", target.model)
-        self.stops = Stops(target, () if ignore_eos else target.eos_ids, stop, max_tokens, want_text)
-        self.target, self.drafter, self.scheme, self.seed = target, drafter, scheme, seed
+        self.stops = Stops(target, () if flag("ignore_eos", ignore_eos) else target.eos_ids, stop, max_tokens, want_text)
+        self.target, self.drafter, self.scheme, self.seed, self.logprobs = target, drafter, scheme, seed, flag("logprobs", logprobs)
+        if flag("exact", exact):
+            earlier = len(session.tokens) if session is not None else 0
+            grid.check(target, earlier + len(self.ids) + max_tokens, 1 if drafter is None else getattr(k, "widest", k), scheme, drawn)
+        self.exact = exact
         self.policy, self.k = (k.begin(), k.widest) if isinstance(k, Policy) else (None, k)
         getattr(drafter, "begin", lambda: None)()
         self.session = session if session is not None else Session(target)
         self.stats, self.reason = Stats(prompt_tokens=len(self.ids)), "length"
 
     def cycles(self):
-        """Yield (tokens, origins, texts) of each cycle, committed already."""
+        """Yield (tokens, origins, texts, log-probabilities where asked for) of each cycle, committed already."""
         if self.stops.room == 0:
             return
         if self.session.busy:
             raise BadInput("Another generation is using this session; finish or close it first.")
         self.session.busy = True
-        rounds = self._plain() if self.drafter is None else self._speculative()
+        rounds = grid.rounds(self) if self.exact else self._plain() if self.drafter is None else self._speculative()
         try:
             began = time.perf_counter()
             rows = self.session.feed(self.ids, self.forward)
@@ -203,30 +228,31 @@ class _Run:
         """One row a step. The next step is started before this one's token is read, and undone if it was the last."""
         session, s, safe = self.session, self.stats, snapshot(self.session.cache)
 
-        def step(ids, ahead: int = 0):
-            logits = self.target.model(ids, cache=session.cache)[0, -1:]
-            return self.rule.pick(logits, len(session.tokens) + ahead, session.tokens)[None]
+        def start(row, ahead: int = 0):
+            """The token after ``row`` [1, 1], the same shape, and its log-probability where asked for; under way."""
+            logits = self.target.model(row, cache=session.cache)[0, -1:]
+            token = self.rule.pick(logits, len(session.tokens) + ahead, session.tokens)
+            made = [token[None]] + ([logprobs_of(logits, token)] if self.logprobs else [])
+            mx.async_eval(made)
+            return made
 
         try:
-            pending = step(mx.array([session.tokens[-1:]]))
-            mx.async_eval(pending)
+            pending = start(mx.array([session.tokens[-1:]]))
             while True:
                 t0 = time.perf_counter()
                 if pending is None:
-                    pending = step(mx.array([session.tokens[-1:]]))
+                    pending = start(mx.array([session.tokens[-1:]]))
                 ahead = snapshot(session.cache)
                 # penalties need this step's token before the next one can be chosen
-                following = step(pending, 1) if self.stops.room > 1 and not self.rule.reads_ids else None
-                if following is not None:
-                    mx.async_eval(following)
-                token = pending.item()
+                following = start(pending[0], 1) if self.stops.room > 1 and not self.rule.reads_ids else None
+                token = pending[0].item()
                 s.verify_seconds += time.perf_counter() - t0
                 _, texts = self.stops.admit([token])
                 session.tokens.append(token)
                 safe = ahead
                 s.forwards += 1
                 s.forward_tokens += 1
-                yield [token], ["target"], texts
+                yield [token], ["target"], texts, [score.item() for score in pending[1:]]
                 pending = following
         finally:
             restore(session.cache, safe)
@@ -276,7 +302,9 @@ class _Run:
         s.draft_seconds += t1 - t0
         s.forwards += draft.forwards
         s.forward_tokens += draft.rows
-        shift, steps, fallbacks, entropy = int(draft.seed_kept), 0, 0, None
+        shift, steps, fallbacks, entropy, logits = int(draft.seed_kept), 0, 0, None, None
+        if self.logprobs and shift and draft.seed_logits is None:
+            raise ValueError("A draft that keeps the seed's row has to bring that row's logits along for log-probabilities; give seed_logits.")
         if draft.exact and shift and self.stops.room == 1:
             candidate, accepted = draft.tokens[:1], 1
             kept, texts = self.stops.admit(candidate)
@@ -288,7 +316,7 @@ class _Run:
                 best = self.rule.pick(logits, len(session.tokens) + shift, session.tokens + draft.tokens, draft)
                 mx.eval(best)
                 if self.policy is not None and self.policy.wants_entropy:
-                    entropy = _entropy(logits[0])
+                    entropy = entropy_of(logits[0])
                 best = best.tolist()
                 t2 = clock()
                 s.verify_seconds += t2 - t1
@@ -305,6 +333,15 @@ class _Run:
             s.forward_tokens += len(rows) + replayed * (kept - shift)
             s.recorded_bytes = max(s.recorded_bytes, tx.recorded_bytes)
             steps, fallbacks = tx.rewind_steps, tx.rewind_fallbacks
+        scores = []
+        if self.logprobs:  # row i of these chose token i
+            rows = mx.concatenate(([draft.seed_logits[None]] if shift else []) + ([] if logits is None else [logits]))
+            scores = logprobs_of(rows[:kept], mx.array(candidate[:kept])).tolist()
+        return self._booked(draft, candidate, accepted, kept, texts, scores, k, entropy, steps, fallbacks)
+
+    def _booked(self, draft, candidate, accepted, kept, texts, scores, k, entropy, steps=0, fallbacks=0):
+        """Append the kept tokens and count the cycle; what :meth:`cycles` yields of it."""
+        session, s = self.session, self.stats
         session.tokens.extend(candidate[:kept])
         full = accepted == len(draft.tokens)
         last = "target" if not draft.tokens else "bonus" if full else "correction"
@@ -321,11 +358,4 @@ class _Run:
             s.width_per_cycle.append(k)
             s.entropy_per_cycle += [] if entropy is None else [entropy]
             self.policy.observe(Cycle(k, s.offered_per_cycle[-1], s.accepted_per_cycle[-1], kept, entropy))
-        return candidate[:kept], origins[:kept], texts
-
-
-def _entropy(logits) -> float:
-    """Entropy in nats of one row of logits [V], in float32. Where the seed's row was kept, the verify forward's first row is
-    that of the first proposal, one position after the published one."""
-    logp = logits.astype(mx.float32) - mx.logsumexp(logits.astype(mx.float32))
-    return round(-(mx.exp(logp) * logp).sum().item(), 5)
+        return candidate[:kept], origins[:kept], texts, scores

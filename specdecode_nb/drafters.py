@@ -8,10 +8,10 @@ from pathlib import Path
 from . import paths
 from .acceptance import Greedy
 from .backend import mx
-from .errors import BadInput, nearest
+from .errors import BadInput, flag, nearest
 from .lora import load_adapter
 from .streams import BENCH_NOISE, stream_seed
-from .targets import Target, tensor_names
+from .targets import Target, is_file, tensor_names
 from .transaction import SCHEMES, Transaction
 
 TRAINED = ("uno", "dflash", "mtp")
@@ -30,9 +30,10 @@ class Draft:
     """Proposals for the positions after the seed token.
 
     ``exact`` leading ones are the target's own choice (0 or 1) and are not verified. ``seed_kept`` says that the draft
-    forward has left the seed's row in the caches, so the verify forward starts at the first proposal. ``confidence`` holds
-    (top-1 probability, margin to the second) of each speculative proposal where it was asked for. ``q`` [speculative, V] holds
-    the distributions that the speculative ones were drawn from, by the rule "rejection"; None: they were not drawn.
+    forward has left the seed's row in the caches, so the verify forward starts at the first proposal; ``seed_logits`` [V] are then
+    the target's own at that row, not evaluated. ``confidence`` holds (top-1 probability, margin to the second) of each speculative
+    proposal where it was asked for. ``q`` [speculative, V] holds the distributions that the speculative ones were drawn from, by the
+    rule "rejection"; None: they were not drawn.
     """
 
     tokens: list[int]
@@ -41,6 +42,7 @@ class Draft:
     forwards: int = 0
     rows: int = 0
     confidence: list | None = None
+    seed_logits: mx.array | None = None
     q: mx.array | None = None
 
 
@@ -65,8 +67,8 @@ class UnoDrafter:
                  scheme: str = "tape", passes: int = 1, confidence: bool = False, metadata: dict | None = None):
         if scheme not in SCHEMES[:2]:
             raise BadInput(f"There is no scheme {scheme!r} for drafting; choose {' or '.join(SCHEMES[:2])}.")
-        self.target, self.name, self.keep_seed, self.scheme = target, name, bool(keep_seed), scheme
-        self.noise_seed, self.passes, self.confidence = _whole("noise_seed", noise_seed), _whole("passes", passes, 1), bool(confidence)
+        self.target, self.name, self.keep_seed, self.scheme = target, name, flag("keep_seed", keep_seed), scheme
+        self.noise_seed, self.passes, self.confidence = _whole("noise_seed", noise_seed), _whole("passes", passes, 1), flag("confidence", confidence)
         self.metadata = metadata or {}
         self._model, self._gate, self._vocab = model, gate, target.vocab_size
         self._masks: dict[int, mx.array] = {}
@@ -98,7 +100,8 @@ class UnoDrafter:
                 noise = proposals[:-1]
                 tx.commit(1 if self.keep_seed and not left else 0)
         return Draft(proposals.tolist(), exact=1, seed_kept=self.keep_seed, forwards=self.passes, rows=k * self.passes,
-                     confidence=_sureness(logits[1:]) if self.confidence else None, q=q)
+                     confidence=_sureness(logits[1:]) if self.confidence else None, seed_logits=logits[0] if self.keep_seed else None,
+                     q=q)
 
 
 def _sureness(logits) -> list[list[float]]:
@@ -159,6 +162,11 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
     Raises:
         BadInput: unknown name, no such drafter for this target, a file that does not fit it, an unknown option.
     """
+    flag("foreign", foreign)
+    if not isinstance(target, Target):
+        raise BadInput(f"The target is {target!r}; load it with load_target.")
+    if not isinstance(name, str | Path | None):
+        raise BadInput(f"The drafter is {name!r}; give a name, a path, or None to decode plainly.")
     try:
         if name is None or name == "none":
             return None
@@ -166,10 +174,10 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
             return NgramDrafter(**options)
         if name == "random":
             return RandomDrafter(target.vocab_size, **options)
-        if name == "dflash" or (Path(name) / "config.json").is_file():
+        if name == "dflash" or is_file(Path(name) / "config.json"):
             return _dflash(name, target, foreign, **options)
         path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
-        if not path.is_file():
+        if not is_file(path):
             if name in ("uno", "mtp"):
                 raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
             raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")
@@ -203,7 +211,14 @@ def _mtp(name: str, path: Path, target: Target, foreign: bool):
 
 
 def _same_target(what: str, metadata: dict, target: Target, foreign: bool) -> dict:
-    """The metadata, once the drafter is known to be the target's, or taken on purpose though it is not."""
+    """The metadata, once the drafter is known to be the target's, or taken on purpose though it is not.
+
+    A drafter of another tokenizer is never taken: its ids stand for other texts. One that does not name its tokenizer is known by the weights alone.
+    """
+    tokens = metadata.get("tokenizer_digest")
+    if tokens and tokens != target.tokenizer_digest():
+        raise BadInput(f"The {what} was trained with another tokenizer, whose ids stand for other tokens (map {str(tokens)[:12]}); "
+                       "use a drafter of this target.")
     wanted = metadata.get("target_digest")
     if not wanted or target.dtype != "float32" or wanted == target.digest():
         return metadata

@@ -13,3 +13,10 @@ def nearest(name: object, choices: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the closest of ``choices``, or nothing."""
     close = difflib.get_close_matches(str(name), list(choices), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def flag(name: str, value) -> bool:
+    """``value``, which must be True or False. Raises BadInput."""
+    if not isinstance(value, bool):
+        raise BadInput(f"{name} is {value!r}; give True or False.")
+    return value

@@ -11,6 +11,10 @@ from .transaction import SCHEMES
 
 def check(target: Target, prompt, drafter, k: int | Policy, max_tokens: int, seed: int, scheme: str, session) -> list[int]:
     """The prompt as ids, after every option has been checked. Raises BadInput."""
+    if not isinstance(target, Target):
+        raise BadInput(f"The target is {target!r}; load it with load_target.")
+    if session is not None and not hasattr(session, "tokens"):
+        raise BadInput(f"The session is {session!r}; give a Session, or None for a new one.")
     earlier = len(session.tokens) if session else 0
     if session is not None and session.target is not target:
         raise BadInput("The session belongs to another target; make a new one.")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+WHOLE = "_all"  # ends the name of an arm whose drafter reads all of the context instead of its window
 
 
 class Strict(BaseModel):
@@ -29,6 +30,8 @@ class DecodeRow(Row):
     ``section`` tells apart the parts of an Act that decode the same arm. Lists that only some arms have are empty elsewhere:
     the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal. What was
     done to the target or to the machine, where something was: its precision, the relative change of its weights, the condition.
+    Imported rows keep the rate and the acceptance that were published with them, since the times there are rounded; they have no
+    ``ar_looped_fraction`` where none was published.
     """
 
     kind: Literal["decode"]
@@ -54,10 +57,12 @@ class DecodeRow(Row):
     width_per_cycle: list[Count] = []
     entropy_per_cycle: list[Seconds] = []
     confidence_per_cycle: list[list[list[Share]]] = []
-    ar_looped_fraction: Share
+    ar_looped_fraction: Share | None
     identical_to_ar: bool | None
     first_divergence: Count | None
     divergence_gap_ulps: Annotated[float, Field(ge=0)] | None
+    tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    acceptance_rate: Share | None = None
     replay_forwards: Count = 0
     recorded_bytes: Count = 0
     rewind_steps_per_cycle: list[Count] = []
@@ -78,6 +83,8 @@ class DecodeRow(Row):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         if self.cycles and sum(self.committed_per_cycle) != self.tokens:
             raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        if self.tokens_per_second is not None and abs(self.tokens_per_second * self.wall_seconds - self.tokens) > 1e-3 * self.tokens:
+            raise ValueError(f"tokens_per_second {self.tokens_per_second} is not {self.tokens} tokens in {self.wall_seconds} s")
         if any(len(pair) != 2 for cycle in self.confidence_per_cycle for pair in cycle):
             raise ValueError("confidence_per_cycle needs pairs of top-1 probability and margin")
         return self
@@ -265,6 +272,120 @@ class ChainRow(Row):
         return self
 
 
+class MuseumRow(Row):
+    """One fault of the museum, put into the source by one edit of the function ``where``: the checks that saw it and what the first of them said.
+
+    ``fault`` is the id of its public ``report``; that of the decoder as it is, "none", is caught by nothing.
+    """
+
+    kind: Literal["museum"]
+    fault: str
+    report: str
+    wrong: str
+    where: str
+    old: str
+    new: str
+    caught_by: list[str]
+    symptom: str
+
+
+class IdentityRow(Row):
+    """One generation held against another on the same model, bit for bit.
+
+    ``against``: "plain" (ordinary plain decoding) or "plain_exact" (plain decoding on the grid of :mod:`specdecode_nb.exact`).
+    ``states`` counts the numbers in all caches at the end that were compared, None where the texts differ and nothing can be.
+    """
+
+    kind: Literal["identity"]
+    model: str
+    blas: str
+    dtype: str
+    arm: str
+    against: Literal["plain", "plain_exact"]
+    prompt_id: str
+    tokens: Annotated[int, Field(ge=1)]
+    accepted: Count
+    token_mismatches: Count
+    first_divergence: Count | None
+    states: Count | None
+    state_mismatches: Count | None
+    seconds: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def agree(self):
+        if (self.token_mismatches > 0) != (self.first_divergence is not None) or (self.states is None) != (self.state_mismatches is None):
+            raise ValueError(f"{self.token_mismatches} mismatches, first divergence {self.first_divergence}, {self.states} states, {self.state_mismatches} of them others")
+        return self
+
+
+class WidthNoiseRow(Row):
+    """The same text forwarded by one row and by ``width`` rows at a time: how far the logits of its positions lie apart."""
+
+    kind: Literal["width_noise"]
+    blas: str
+    dtype: str
+    prompt_id: str
+    width: Annotated[int, Field(ge=2)]
+    positions: Annotated[int, Field(ge=1)]
+    rows_changed: Count
+    largest_change: Seconds
+    median_change: Seconds
+    largest_logit: Seconds
+    flips: Count
+
+
+class AuditRow(Row):
+    """One drafted text, every position of it judged by the plain target along that same text.
+
+    ``flip_positions``: where the plain target prefers another token, ``flip_gaps`` by how much (logits). ``exact_ties``: positions whose two
+    best logits are equal. ``rows_changed`` of ``rows_compared`` committed rows of verify forwards had other bits than the plain row.
+    """
+
+    kind: Literal["audit"]
+    blas: str
+    dtype: str
+    arm: str
+    family: str
+    width: Count
+    prompt_id: str
+    category: str
+    positions: Annotated[int, Field(ge=1)]
+    exact_ties: Count
+    flip_positions: list[Count]
+    flip_gaps: list[Seconds]
+    first_divergence: Count | None
+    rows_compared: Count
+    rows_changed: Count
+    largest_change: Seconds
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        if len(self.flip_positions) != len(self.flip_gaps) or self.rows_changed > self.rows_compared:
+            raise ValueError(f"{len(self.flip_positions)} flips with {len(self.flip_gaps)} gaps, {self.rows_changed} of {self.rows_compared} rows changed")
+        return self
+
+
+class DivergenceRow(Row):
+    """One divergence as a published audit has it: where, and the gap of the contested logits in units in the last place."""
+
+    kind: Literal["divergence"]
+    section: str
+    arm: str
+    position: Count
+    gap_in_ulps: Seconds
+
+
+class SummaryRow(Row):
+    """Numbers of one object, or one line, of a published file of aggregates: ``table`` names the file, ``path`` the place in it."""
+
+    kind: Literal["summary"]
+    table: str
+    path: str
+    values: dict[str, bool | int | float | str | list[int | float | None] | None]
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
-                             "text_effect": TextEffectRow, "chain": ChainRow}
+                             "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
+                             "width_noise": WidthNoiseRow, "audit": AuditRow,
+                             "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow}

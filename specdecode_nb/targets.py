@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from safetensors import SafetensorError, safe_open
 from . import paths
 from .errors import BadInput, nearest
 from .gdn import RecurrentCache, adopt
+from .records import parse, read_text
 
 EMBEDDED = ("tiny-hybrid",)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
+LAYERS = 1000  # of a model at most: they are made one by one, before its weights are looked at
 BITS, GROUPS = (4, 8), (32, 64, 128)
 
 
@@ -68,6 +71,11 @@ class Target:
         """blake2b-256 over every weight in order of name: name, shape, dtype, raw bytes (published system, section 0)."""
         return digest_of(self.model)
 
+    def tokenizer_digest(self) -> str:
+        """blake2b-256 over the tokenizer's map of tokens to ids: two that differ in one id differ here, whatever their sizes."""
+        pairs = sorted((int(i), token) for token, i in self.tokenizer.get_vocab().items())
+        return hashlib.blake2b(json.dumps(pairs).encode(), digest_size=32).hexdigest()
+
     def card(self) -> str:
         """One line: what this is and what it supports."""
         kinds = [type(c).__name__ for c in self.make_cache()]
@@ -95,23 +103,25 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
     Raises:
         BadInput: unknown name, missing, corrupt, truncated or wrong-shaped file, unsupported architecture or dtype.
     """
-    dtype = dtype or "float32"
+    dtype = "float32" if dtype is None else dtype
+    if not isinstance(name, str | Path) or not isinstance(dtype, str):
+        raise BadInput(f"The target is {name!r} in {dtype!r}; give a name or a folder, and float32 or bfloat16.")
     if dtype not in DTYPES:
         raise BadInput(f"There is no dtype {dtype!r}{nearest(dtype, DTYPES)}; choose float32 or bfloat16.")
     folder = paths.models() / name if name in EMBEDDED else Path(name)
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}) "
                        "or a local folder with a config.json.")
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise BadInput(f"The file config.json of target {name!r} is not valid JSON ({error}); restore it.") from None
-    if not isinstance(config, dict):
-        raise BadInput(f"The file config.json of target {name!r} holds no settings; restore it.")
+    config = settings(folder / "config.json", f"target {name!r}")
+    if odd := next((p.name for p in folder.iterdir() if p.exists() and not p.is_file() and not p.is_dir()), None):
+        raise BadInput(f"The folder of target {name!r} holds {odd!r}, which is a pipe or a device; remove it.")
     if config.get("model_type") != "qwen3_5":
         raise BadInput(f"Target {name!r} has model type {config.get('model_type')!r}; this version supports qwen3_5.")
     with _blaming(f"The config.json of target {name!r} does not describe a Qwen3.5 model"):
-        model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
+        arguments = qwen3_5.ModelArgs.from_dict(config)
+        if not 0 < (layers := arguments.text_config.get("num_hidden_layers", 1)) <= LAYERS:
+            raise ValueError(f"num_hidden_layers is {layers}")
+        model = qwen3_5.Model(arguments)
     weights = {}
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
@@ -131,7 +141,8 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None) -> Target:
     if not (folder / "tokenizer.json").is_file():  # transformers would make an empty one
         raise BadInput(f"The tokenizer of target {name!r} is missing; restore tokenizer.json.")
     with _blaming(f"The tokenizer of target {name!r} cannot be read"):
-        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+        # else transformers would ask on the terminal whether to run code that the folder names, and warn of prompts that are refused here
+        tokenizer = load_tokenizer(folder, {"trust_remote_code": False, "model_max_length": 10**30}, eos_token_ids=config.get("eos_token_id"))
     text = model.language_model.args
     target = Target(model, tokenizer, name if name in EMBEDDED else folder.resolve().name, dtype,
                     text.max_position_embeddings, text.vocab_size)
@@ -207,30 +218,63 @@ def own_arrays(model):
     return model
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def settings(path: Path, whose: str) -> dict:
+    """The JSON object in a file of a model's folder. Raises BadInput."""
+    found = parse(read_text(path, f"file of settings for {whose}"), f"The file {path.name} of {whose}", "restore it")
+    if not isinstance(found, dict):
+        raise BadInput(f"The file {path.name} of {whose} holds no settings; restore it.")
+    return found
+
+
 def tensor_names(path: Path) -> list[str]:
     """What a safetensors file holds, by its header alone; nothing if it has none (reading it says what is wrong)."""
     try:
         with safe_open(str(path), framework="numpy") as handle:
             return list(handle.keys())
-    except (SafetensorError, OSError):
+    except (SafetensorError, OSError, MemoryError):
         return []
 
 
 def read_safetensors(path: Path) -> dict:
     """All tensors of a file, after its header has been checked against its size; numbers are finite. Raises BadInput."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")
+        if path.stat().st_size > (room := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+            raise OSError(f"it has {path.stat().st_size:,} bytes, the memory of this machine {room:,}")
         with safe_open(str(path), framework="numpy") as handle:
             handle.keys()
         tensors = mx.load(str(path))
+        if wide := next((name for name, value in tensors.items() if min(value.shape, default=0) < 0), None):
+            raise ValueError(f"the shape of {wide!r} is beyond 31 bits")
         odd = next((name for name, value in sorted(tensors.items()) if not mx.isfinite(value).all().item()), None)
     except FileNotFoundError:
         raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+    except (SafetensorError, RuntimeError, ValueError, OSError, MemoryError) as error:
         raise BadInput(f"The file {path.name!r} is not a whole safetensors file ({str(error).splitlines()[0]}); "
                        "restore or download it again.") from None
     if odd is not None:
         raise BadInput(f"The tensor {odd!r} in {path.name!r} holds numbers that are not finite; restore or download the file again.")
     return tensors
+
+
+def write_safetensors(path: Path, tensors: dict, metadata: dict) -> None:
+    """One safetensors file, put in place whole. Raises OSError where there is no room or no permission."""
+    scratch = path.with_name(path.stem + ".writing.safetensors")
+    try:
+        mx.save_safetensors(str(scratch), tensors, metadata=metadata)
+    except RuntimeError as error:  # what MLX raises for a file that it cannot write
+        scratch.unlink(missing_ok=True)
+        raise OSError(f"{path.name} cannot be written: {str(error).splitlines()[0]}") from None
+    os.replace(scratch, path)
 
 
 def expect(wanted: dict, found: dict, file: str) -> None:

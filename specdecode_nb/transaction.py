@@ -47,7 +47,8 @@ def restore(cache: Sequence, saved: list) -> None:
             c.offset = s
 
 
-def _check(cache: Sequence, scheme: str) -> None:
+def check_caches(cache: Sequence, scheme: str) -> None:
+    """Raises RollbackUnsupported for a cache that ``scheme`` cannot undo, by its layer."""
     for i, c in enumerate(cache):
         if type(c) is KVCache or isinstance(c, RecurrentCache):
             if isinstance(c, RecurrentCache) and (c.lengths is not None or c.left_padding is not None):
@@ -85,7 +86,7 @@ class Transaction:
             raise ValueError(f"There is no scheme {scheme!r}; choose one of {', '.join(SCHEMES)}.")
         if (scheme == "replay") != (rerun is not None):
             raise ValueError("The scheme 'replay' needs rerun, a function that forwards the first n rows again; no other takes it.")
-        _check(cache, scheme)
+        check_caches(cache, scheme)
         self._cache, self._scheme, self._rerun = list(cache), scheme, rerun
         self._recurrent = [c for c in self._cache if isinstance(c, RecurrentCache)]
         self._saved: list | None = None

@@ -106,9 +106,9 @@ def test_unknown_targets(name, dtype, message):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
+    ("", "is not JSON"), ("{", "is not JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
     ('{"model_type": "llama"}', "model type 'llama'; this version supports qwen3_5"),
-    (b"\xff\xfe\x00", "not valid JSON"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a Qwen3.5 model")])
+    (b"\xff\xfe\x00", "cannot be read"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a Qwen3.5 model")])
 def test_a_broken_configuration(folder, text, message):
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadInput, match=message):
@@ -198,6 +198,23 @@ def test_save_and_load(tmp_path):
     lora.save_adapter(path, adapted, {"target_digest": 5})
     with pytest.raises(BadInput, match="trained for another target"):
         load_drafter(str(path), target)
+
+
+def test_tokenizers_are_compared_by_their_map_and_not_by_size(folder, tmp_path):
+    """Two ids exchanged: the same size, the same weights, another map; whatever else is taken on purpose, that is not."""
+    target, path = load_target(str(folder)), tmp_path / "a.safetensors"
+    adapted, _ = adapter(target)
+    lora.save_adapter(path, adapted, {"target_digest": target.digest(), "tokenizer_digest": target.tokenizer_digest()})
+    assert load_drafter(str(path), target).target is target
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"A":', '"?!":', 1).replace('"B":', '"A":', 1).replace('"?!":', '"B":', 1))
+    other = load_target(str(folder))
+    assert len(other.tokenizer.get_vocab()) == len(target.tokenizer.get_vocab()) and other.digest() == target.digest()
+    assert other.encode("AB") == target.encode("BA") and other.tokenizer_digest() != target.tokenizer_digest()
+    for foreign in (False, True):
+        with pytest.raises(BadInput, match="trained with another tokenizer"):
+            load_drafter(str(path), other, foreign=foreign)
+    assert load_target(str(shutil.copytree(folder, tmp_path / "again"))).tokenizer_digest() == other.tokenizer_digest()
 
 
 def test_numbers_that_would_overflow_are_refused(tmp_path):

@@ -4,6 +4,8 @@ import gc
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
+from specdecode_nb.decoder import Session
+from specdecode_nb.errors import BadInput
 from specdecode_nb.gdn import RecurrentCache
 from specdecode_nb.transaction import EXACT, SCHEMES, RollbackUnsupported, Transaction, TransactionError, restore, snapshot
 from toy import PROMPT, bits, clean, equal, hybrid, recurrent, reference_cache, same_bits, scripted, stock
@@ -213,6 +215,24 @@ def test_a_subclass_of_the_attention_cache_is_not_taken_on_trust():
 
     with pytest.raises(RollbackUnsupported, match="Layer 0 has a Windowed"):
         Transaction([Windowed()])
+
+
+@pytest.mark.parametrize("make", [lambda: RotatingKVCache(max_size=8), QuantizedKVCache], ids=["rotating", "quantized"])
+def test_a_session_refuses_such_a_cache_when_it_is_made(target, make):
+    """Windowed and quantised caches: one sentence at construction, for plain decoding too, whose last step is undone as well."""
+    caches = [*target.make_cache()[:3], make()]
+    with pytest.raises(RollbackUnsupported, match=f"Layer 3 has a {type(caches[3]).__name__}.*make_cache") as caught:
+        Session(target, caches)
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".") and ". " not in str(caught.value).replace("target.make_cache", "")
+
+
+def test_a_session_refuses_caches_that_are_not_of_its_tokens(target, cache):
+    assert Session(target, cache, [*PROMPT, 9]).tokens[-1] == 9
+    for tokens in ([], PROMPT, [*PROMPT, 9, 9]):
+        with pytest.raises(BadInput, match="hold .7. rows and must hold all of its .* tokens but the last"):
+            Session(target, cache, tokens)
+    with pytest.raises(BadInput, match="hold .0. rows"):
+        Session(target, tokens=PROMPT)
 
 
 def test_padded_batches_are_refused():

@@ -58,7 +58,7 @@ class Param:
                 value = items if isinstance(items, list) else None
             else:
                 value = text
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             raise self.refuse(text) from None
         return self.check(value)
 
@@ -240,6 +240,16 @@ SAMPLED = (
     Param("chain_tokens", int, 12000, "tokens drawn for each count on the table, whose probabilities are known", "tokens", 500, 200000),
     *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )
+IDENTITY = (
+    MEASURED[0],
+    Param("tokens", int, 48, "new tokens a prompt", "tokens", 2, 4096),
+    Param("prompts", int, 4, "prompts of the audit and of the price", "", 1, 27),
+    Param("identity_tokens", int, 4000, "speculative tokens to compare bit for bit on the reference BLAS, mostly of the toy; the claim wants 100000", "tokens", 1, 10**7),
+    Param("identity_prompts", int, 2, "prompts of the target among them, and of exact decoding", "", 1, 27),
+    Param("widths", list, [2, 4, 8, 16], "block widths, where an arm can take them", "rows", 2, 16),
+    Param("repeats", int, 1, "passes over the prompts of the price", "", 1, 100),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
@@ -252,6 +262,8 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "dflash": Act("dflash", BLOCKS, "specdecode_nb.protocols.dflash:measure",
                   {"tokens": 48, "prompts": 9, "blocks": [4, 5, 16], "rest_prompts": 2, "contexts": [512, 2048], "lengths": [32, 128]},
                   {"rest": "specdecode_nb.protocols.dflash_rest:measure"}),
+    "act5": Act("act5", IDENTITY, "specdecode_nb.protocols.act5:measure",
+                {"tokens": 12, "prompts": 2, "identity_tokens": 1, "identity_prompts": 1, "widths": [2, 8]}),
     "act6": Act("act6", SAMPLED, "specdecode_nb.protocols.act6:measure", {"tokens": 24, "prompts": 9, "chain_tokens": 2500}, title="Act VI: drafting where tokens are drawn",
                 question="Does drafting keep its speed, and its promise, when the target samples: which rule accepts most, and what does it cost that a seed gives the same tokens with any drafter?"),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, rest, sampled, staging, sweep, undo
+from . import block, imported, rest, sampled, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -47,6 +47,10 @@ class Needs:
 
 def check(file: RowFile) -> RowFile:
     """``file`` itself if its page can draw from it. Raises BadInput, one sentence that names all that is lacking."""
+    if file.published:
+        if not any(file.of(kind) for kind in imported.KINDS):
+            raise BadInput(f"{file.name} holds no rows of kind {', '.join(imported.KINDS[:-1])} or {imported.KINDS[-1]}; import the results folder again.")
+        return file
     needs = NEEDS.get(file.act)
     if needs is None:
         return file
@@ -86,6 +90,8 @@ def lacks(needs: Needs, file: RowFile) -> Iterator[str]:
         absent = [f for f in fields if any(r.get(f) in (None, []) for r in rows)]
         if absent:
             yield f"{listed(absent)} in rows of {name}"
+    if any(r["ar_looped_fraction"] is None for r in file.of("decode")):
+        yield "ar_looped_fraction in decode rows"
     yield from needs.more(file)
 
 

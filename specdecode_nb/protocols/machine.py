@@ -80,14 +80,17 @@ class Worker:
 
 
 @contextmanager
-def worker(setup: dict, nice: int) -> Iterator[Worker]:
+def worker(setup: dict, nice: int, module: str = __name__, **environ: str) -> Iterator[Worker]:
     """A :class:`Worker` at ``nice`` above this process, whose first answer says that it has loaded what ``setup`` names.
 
-    ``setup``: target, dtype, drafter and block, as a protocol's parameters have them.
+    Args:
+        setup: target, dtype, drafter and block, as a protocol's parameters have them, or whatever ``module`` wants.
+        module: what the child runs; it ends in a call of :func:`main`.
+        environ: variables of its environment, such as the BLAS that it chooses.
     """
     package = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))}
-    with tempfile.TemporaryFile() as errors, child(["-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))} | environ
+    with tempfile.TemporaryFile() as errors, child(["-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                                                    env=environment) as process:
         made = Worker(process, errors)
         made.send(setup | {"nice": nice})
@@ -112,27 +115,37 @@ def conditions(setup: dict) -> Iterator[Callable[[str, dict], Generator[dict]]]:
         yield decode
 
 
-def serve(requests, answers) -> None:
-    """The loop of a child: the first line is its setup, every further one a request."""
+def decoding(setup: dict) -> Callable[[dict], Iterator[dict]]:
+    """Rows of plain decoding and of one drafter, request by request."""
     from ..targets import load_target
     from .common import decode_rows
     from .dflash_rest import pair_of_arms  # which takes the conditions from here
 
-    setup = json.loads(next(requests))
-    niceness = os.nice(setup["nice"])
     target = load_target(setup["target"], setup["dtype"])
     arms = pair_of_arms(target, setup["drafter"], setup["block"])
+    return lambda r: decode_rows(target, r["prompts"], arms, r["tokens"], 1, warm=r["warm"], niceness=os.nice(0), **r["fields"])
+
+
+def serve(requests, answers, prepare: Callable[[dict], Callable[[dict], Iterator[dict]]] = decoding) -> None:
+    """The loop of a child: the first line is its setup, every further one a request."""
+    setup = json.loads(next(requests))
+    niceness = os.nice(setup.get("nice", 0))
+    answer = prepare(setup)
     while True:
         answers.write(json.dumps({"done": True, "niceness": niceness}) + "\n")
         answers.flush()
         line = next(requests, None)
         if line is None:
             return
-        r = json.loads(line)
-        for row in decode_rows(target, r["prompts"], arms, r["tokens"], 1, warm=r["warm"], niceness=niceness, **r["fields"]):
+        for row in answer(json.loads(line)):
             answers.write(json.dumps(row) + "\n")
 
 
-if __name__ == "__main__":
+def main(prepare: Callable = decoding) -> None:
+    """Serve requests from standard input."""
     out, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
-    serve(iter(sys.stdin.readline, ""), out)
+    serve(iter(sys.stdin.readline, ""), out, prepare)
+
+
+if __name__ == "__main__":
+    main()
