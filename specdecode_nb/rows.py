@@ -243,6 +243,35 @@ class TextEffectRow(Row):
         return self
 
 
+class ChainRow(Row):
+    """Counts of one sampled generation from a table, where every probability is known (:mod:`specdecode_nb.fit`).
+
+    ``p`` and ``q`` [V][V] are the distributions that target and drafter draw from, by the last token; ``counts`` [V * V * V] pairs of tokens
+    after a third; ``judged_after`` [V] drafts that were judged, by the token before. ``sound`` is False for a control that breaks a rule.
+    """
+
+    kind: Literal["chain"]
+    case: str
+    rule: Literal["gumbel", "match", "rejection"]
+    sound: bool
+    tokens: Annotated[int, Field(ge=1)]
+    k: Annotated[int, Field(ge=2)]
+    p: list[list[Share]]
+    q: list[list[Share]]
+    counts: list[Count]
+    judged_after: list[Count]
+    accepted: Count
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        vocab = len(self.judged_after)
+        if {len(self.p), len(self.q), *map(len, self.p + self.q)} != {vocab} or len(self.counts) != vocab**3:
+            raise ValueError(f"{len(self.counts)} counts and tables of {len(self.p)} and {len(self.q)} rows for {vocab} tokens")
+        if self.accepted > sum(self.judged_after):
+            raise ValueError(f"{self.accepted} of {sum(self.judged_after)} judged drafts accepted")
+        return self
+
+
 class MuseumRow(Row):
     """One fault of the museum, put into the source by one edit of the function ``where``: the checks that saw it and what the first of them said.
 
@@ -359,4 +388,4 @@ ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": Loops
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
                              "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
                              "width_noise": WidthNoiseRow, "audit": AuditRow,
-                             "divergence": DivergenceRow, "summary": SummaryRow}
+                             "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow}

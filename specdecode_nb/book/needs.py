@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, rest, staging, sweep, undo
+from . import block, identity, imported, rest, sampled, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -183,4 +183,10 @@ NEEDS = {
          "width_noise": (("dtype",), lambda c: [(d,) for d in identity.DTYPES]), "audit": (("dtype", "arm"), lambda c: [(d, identity.CONTROL) for d in identity.DTYPES]),
          "museum": (("fault",), lambda c: [("none",)])},
         {"prompts": list[str], "tokens": int, "reduced": bool, "cell": int, "widths": list[int]}, rules="act5"),
+    "act6": Needs(
+        {"decode": (("section", "arm"), lambda c: [*arms(*PLAIN, *sampled.DRAFTERS.values(), section="greedy"),
+                                                   *(a for s in ("t0.6", sampled.HOT) for a in arms(*PLAIN, *sampled.ARMS, section=s)),
+                                                   *arms("ar", *sampled.ARMS, section="filtered")]),
+         "chain": (("case",), lambda c: [(case,) for case in {sampled.CONTROL, *c["chains"]}])},
+        COMMON | {"chain_tokens": int, "seed": int, "chains": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
 }
