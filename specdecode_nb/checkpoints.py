@@ -4,7 +4,7 @@ Nothing is fetched unless it is asked for, and code that comes with a checkpoint
 """
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,9 +21,11 @@ from safetensors import SafetensorError, safe_open
 
 from . import paths
 from .errors import BadInput, nearest
+from .records import parse, read_text
 from .released import PINS
 
 EMBEDDED = ("tiny-hybrid",)
+LAYERS = 1000  # of a model at most: they are made one by one, before its weights are looked at
 FILES = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if not pattern.endswith(".py")]
 
 
@@ -40,7 +42,7 @@ def find(name: str, download: bool = False, revision: str | None = None) -> tupl
     if name in EMBEDDED:
         return paths.models() / name, name
     folder = Path(name).expanduser()
-    if (folder / "config.json").is_file():
+    if is_file(folder / "config.json"):
         return folder, folder.resolve().name
     if not paths.HUB_ID.fullmatch(name) or folder.exists():
         raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}), "
@@ -62,12 +64,9 @@ def read(folder: Path, name: str) -> tuple:
         BadInput: a missing, corrupt or truncated file, an unknown architecture, a tensor that is missing, unknown, of
             another shape, or not finite.
     """
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise BadInput(f"The file config.json of target {name!r} is not valid JSON ({error}); restore it.") from None
-    if not isinstance(config, dict):
-        raise BadInput(f"The file config.json of target {name!r} holds no settings; restore it.")
+    config = settings(folder / "config.json", f"target {name!r}")
+    if odd := next((p.name for p in folder.iterdir() if p.exists() and not p.is_file() and not p.is_dir()), None):
+        raise BadInput(f"The folder of target {name!r} holds {odd!r}, which is a pipe or a device; remove it.")
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise BadInput(f"The file config.json of target {name!r} gives the model type {kind!r}; restore it.")
@@ -99,9 +98,12 @@ def _classes(config: dict, name: str, file: str) -> tuple:
         del model.load_weights  # the class's own again
         return model.load_weights(weights, strict=strict)
 
-    def build(settings: dict):
+    def build(found: dict):
         with blaming(f"The config.json of target {name!r} does not describe a {kind} model"):
-            model = model_class(args_class.from_dict(settings))
+            for part in (found, found.get("text_config", {})):
+                if not 0 < (layers := part.get("num_hidden_layers", 1)) <= LAYERS:
+                    raise ValueError(f"num_hidden_layers is {layers}")
+            model = model_class(args_class.from_dict(found))
         model.load_weights = partial(take, model)
         return model
 
@@ -124,25 +126,45 @@ def _first(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".:")[:300] or type(error).__name__
 
 
-# --- safetensors files ---
+# --- files ---
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def settings(path: Path, whose: str) -> dict:
+    """The JSON object in a file of a model's folder. Raises BadInput."""
+    found = parse(read_text(path, f"file of settings for {whose}"), f"The file {path.name} of {whose}", "restore it")
+    if not isinstance(found, dict):
+        raise BadInput(f"The file {path.name} of {whose} holds no settings; restore it.")
+    return found
+
 
 def tensor_names(path: Path) -> list[str]:
     """What a safetensors file holds, by its header alone; nothing if it has none (reading it says what is wrong)."""
     try:
         with safe_open(str(path), framework="numpy") as handle:
             return list(handle.keys())
-    except (SafetensorError, OSError):
+    except (SafetensorError, OSError, MemoryError):
         return []
 
 
 def check_whole(path: Path) -> None:
     """The header of a safetensors file against its size. Raises BadInput."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")
+        if path.stat().st_size > (room := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+            raise OSError(f"it has {path.stat().st_size:,} bytes, the memory of this machine {room:,}")
         with safe_open(str(path), framework="numpy") as handle:
             handle.keys()
     except FileNotFoundError:
         raise BadInput(f"There is no file {path.name!r} where it was expected; check the path.") from None
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+    except (SafetensorError, RuntimeError, ValueError, OSError, MemoryError) as error:
         raise _broken(path, error) from None
 
 
@@ -162,12 +184,25 @@ def read_safetensors(path: Path) -> dict:
     check_whole(path)
     try:
         tensors = mx.load(str(path))
+        if wide := next((name for name, value in tensors.items() if min(value.shape, default=0) < 0), None):
+            raise ValueError(f"the shape of {wide!r} is beyond 31 bits")
         check_finite(tensors, path.name)
     except BadInput:
         raise
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, ValueError, OSError, MemoryError) as error:
         raise _broken(path, error) from None
     return tensors
+
+
+def write_safetensors(path: Path, tensors: dict, metadata: dict) -> None:
+    """One safetensors file, put in place whole. Raises OSError where there is no room or no permission."""
+    scratch = path.with_name(path.stem + ".writing.safetensors")
+    try:
+        mx.save_safetensors(str(scratch), tensors, metadata=metadata)
+    except RuntimeError as error:  # what MLX raises for a file that it cannot write
+        scratch.unlink(missing_ok=True)
+        raise OSError(f"{path.name} cannot be written: {str(error).splitlines()[0]}") from None
+    os.replace(scratch, path)
 
 
 def expect(wanted: dict, found: dict, file: str) -> None:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import paths
+from .ending import PROGRAM, check_surroundings, guarded, take_away
 from .errors import BadInput
 
-PROGRAM = "specdecode-nb"
 SAMPLING = (("top-k", int, "keep so many of the most likely tokens"), ("top-p", float, "keep the most likely tokens of this mass"),
             ("min-p", float, "keep tokens at least this share as likely as the best"), ("repetition-penalty", float, "above 1 makes repeating less likely"),
             ("presence-penalty", float, "taken from logits of the latest ids"), ("frequency-penalty", float, "taken for each of their occurrences"),
@@ -72,6 +72,9 @@ def parser() -> Parser:
     card.add_argument("target", metavar="TARGET", help="name, folder or hub id")
     card.add_argument("--digest", action="store_true", help="also the digest of its weights, and whether it is the published one")
     checkpoint(card)
+    brought = command("import", "the published project's raw results/ folder into our row schema, and its tables worked out again")
+    brought.add_argument("results", type=Path, metavar="DIR", help="that folder, or a part of it; it is only read")
+    brought.add_argument("--out", type=Path, default=Path("out") / "imported", metavar="DIR", help="where row files and agreement.csv go (default: out/imported)")
     command("doctor", "versions, device, BLAS, TF32 flag, priority, load, power and heat, drafters, known packaging traps")
     return p
 
@@ -85,55 +88,16 @@ def checkpoint(p: Parser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    from .book.errors import RunFailed
-
     # read by MLX when it is first imported; a user's own value stands
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
-    try:
+
+    def command() -> int:
         check_surroundings(sys.argv[1:] if argv is None else argv)
         options = parser().parse_args(argv)
-        status = {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
-                  "card": card, "doctor": doctor}[options.command](options)
-        sys.stdout.flush()
-        return status
-    except BadInput as error:
-        return complain(error, 2)
-    except RunFailed as error:
-        return complain(error, 1)
-    except KeyboardInterrupt as error:
-        return complain(f"Interrupted{error}.", 1)
-    except BrokenPipeError:
-        return discard_output()
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        return complain(f"{error.strerror or error}{where}; see that there is room and that one may read and write there.", discard_output())
+        return {"list": list_acts, "run": run, "figures": figures, "site": site, "build": build, "check": check, "generate": generate,
+                "import": bring, "card": card, "doctor": doctor}[options.command](options)
 
-
-def check_surroundings(words: Sequence[str]) -> None:
-    """Raises BadInput for a current folder that is gone and for words that are no text."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise BadInput("The current folder is gone; change to one that exists.") from None
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise BadInput(f"{word!a} is not UTF-8 text; write it in UTF-8.") from None
-
-
-def discard_output() -> int:
-    """Let what cannot be printed go nowhere, so that the interpreter ends without a word; returns the status of a failure."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
-
-
-def complain(message: object, status: int) -> int:
-    print(f"{PROGRAM}: {message}", file=sys.stderr)
-    return status
+    return guarded(command)
 
 
 # --- commands ---
@@ -187,9 +151,11 @@ def run(options) -> int:
             raise BadInput(f"{given.name} holds rows of {given.act!r}, this is {act.id!r}; name a row file of this Act.")
         params["rows"] = os.path.relpath(params["rows"], out)
     for name in act.row_files if "rows" in params else ():
-        if given is not None and given.act == name:
+        here = given is not None and given.act == name
+        if here:
             needs.check(given)
-        elif not (measuring and making == name) and (committed := measured_path(name, params["target"])).exists():
+        replaced = here and not given.published or measuring and making == name  # published rows are drawn beside ours
+        if not replaced and (committed := measured_path(name, params["target"])).exists():
             needs.check(load_rows(committed))
     idle = [name for name in named if not measuring and name not in acts.DRAWING]
     if idle:
@@ -200,6 +166,7 @@ def run(options) -> int:
         if not measuring:
             raise BadInput("--download fetches the target of a measurement; add -p measure=true.")
         find(params["target"], download=True)
+    take_away(out, out / "figures", out / "figures" / "tables", out / "failed")
     if measuring:
         params["rows"] = measure(act, params, journal, options.resume).name
         needs.check(load_rows(out / params["rows"]))
@@ -260,14 +227,15 @@ def folder(path: Path, *inside: str) -> Path:
             real = place.resolve()
             if real == root:
                 raise BadInput(f"{path} is the repository, whose files are not to be mixed with results; choose another folder, such as out/.")
-            for kept in (paths.data(), paths.notebooks(), paths.figures(), root / "tests", Path(__file__).resolve().parent):
+            for kept in (paths.data(), paths.notebooks(), paths.figures(), root / "tests", root / ".git", Path(__file__).resolve().parent):
                 if real.is_relative_to(kept):
                     raise BadInput(f"{place} lies in the committed {kept.name}/, where no results go; choose another folder.")
             if os.path.lexists(place) and not place.is_dir():
                 raise BadInput(f"{place} is no folder; choose another.")
         missing = [p for p in (path, *path.parents) if not os.path.lexists(p)]
         path.mkdir(parents=True, exist_ok=True)  # tried, and taken back
-        os.rmdir(tempfile.mkdtemp(dir=path))
+        for place in filter(Path.is_dir, (path, *(path / name for name in inside))):
+            os.rmdir(tempfile.mkdtemp(dir=place))
     except (OSError, RuntimeError) as error:
         raise BadInput(f"{path} can be no folder for results ({getattr(error, 'strerror', None) or error}); choose another.") from None
     finally:
@@ -294,7 +262,9 @@ def chosen(names: Sequence[str]) -> list[str]:
 def figures(options) -> int:
     from .book import export
 
-    for path in export.write_up(chosen(options.acts), folder(options.to, "tables")):
+    acts, to = chosen(options.acts), folder(options.to, "tables")
+    take_away(to, to / "tables")
+    for path in export.write_up(acts, to):
         print(shown(path))
     return 0
 
@@ -302,7 +272,9 @@ def figures(options) -> int:
 def site(options) -> int:
     from .book import site as pages
 
-    for path in pages.write(folder(options.to, "figures")):
+    to = folder(options.to, "figures")
+    take_away(to, to / "figures")
+    for path in pages.write(to):
         print(shown(path))
     return 0
 
@@ -310,7 +282,9 @@ def site(options) -> int:
 def build(options) -> int:
     from .book import notebooks
 
-    for path in notebooks.each(notebooks.build, chosen(options.acts)):
+    acts = chosen(options.acts)
+    take_away(paths.notebooks(), paths.figures(), paths.figures() / "tables", paths.data())
+    for path in notebooks.each(notebooks.build, acts):
         print(shown(path), flush=True)
     return 0
 
@@ -361,6 +335,15 @@ def card(options) -> int:
     print(target.card())
     if options.digest:
         print(backbone_line(target))
+    return 0
+
+
+def bring(options) -> int:
+    from . import imported
+
+    made = imported.bring(options.results, options.out, folder)
+    for line in [*imported.told(made), *(f"  {shown(path)}" for path in made.written)]:
+        print(line)
     return 0
 
 

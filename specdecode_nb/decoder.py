@@ -47,7 +47,8 @@ class Session:
         check_caches(self.cache, "replay")  # the scheme that takes the most kinds; a transaction checks for its own
         rows = {c.offset for c in self.cache if getattr(c, "offset", None) is not None}
         if rows - {max(0, len(self.tokens) - 1)}:
-            raise BadInput(f"The caches of this session hold {sorted(rows)} rows and must hold all of its {len(self.tokens)} tokens but the last; make new ones.")
+            raise BadInput(f"The caches of this session hold {sorted(rows)} rows and must hold all of its {len(self.tokens)} tokens but the last; "
+                           "make new ones.")
 
     def feed(self, ids: Sequence[int], forward: Callable | None = None) -> int:
         """Append ``ids`` and prefill all of them but the last, with ``forward`` or the target's model; returns the rows forwarded."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .backend import mx, nn  # isort: skip
 
@@ -106,6 +106,13 @@ class DFlashModel(nn.Module):
         for layer, context in zip(self.layers, contexts):
             x = layer(x, context)
         return self.norm(x[:, 1:])
+
+
+def widened(model: DFlashModel) -> DFlashModel:
+    """The same weights, by reference, reading every context row."""
+    other = DFlashModel(replace(model.config, draft_window_size=None))
+    other.update(model.parameters())
+    return other
 
 
 class ContextCache(KVCache):

@@ -5,7 +5,6 @@ Nothing is guessed: taps, mask id, block size and rope base must be stated, and 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,10 +12,11 @@ from .backend import mx  # isort: skip
 
 from mlx.utils import tree_flatten
 
-from .checkpoints import expect, read_safetensors
+from .checkpoints import LAYERS, expect, read_safetensors, settings, write_safetensors
 from .dflash import DFlashConfig, DFlashModel
 from .errors import BadInput
 from .families import require, width
+from .records import write_atomic
 from .targets import DTYPES, Target
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
@@ -76,6 +76,8 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
     if nested.get("mask_token_id") is None:
         raise refuse("lacks dflash_config.mask_token_id, which is never guessed; copy it from the drafter's release.")
     sizes = {name: whole(name, one(name)) for name in SIZES}
+    if sizes["num_hidden_layers"] > LAYERS:
+        raise refuse(f"has {sizes['num_hidden_layers']} layers, more than {LAYERS}.")
     if sizes["num_attention_heads"] % sizes["num_key_value_heads"]:
         raise refuse(f"has {sizes['num_attention_heads']} heads for {sizes['num_key_value_heads']} of keys; one must divide the other.")
     return DFlashConfig(**sizes, rms_norm_eps=positive("rms_norm_eps", one("rms_norm_eps")), rope_theta=positive("rope_theta", theta[0]),
@@ -105,15 +107,12 @@ def read_dflash(folder: Path, target: Target) -> tuple[DFlashModel, dict]:
         BadInput: a missing or damaged file, a key or tensor that is missing, unknown or of the wrong size, another target.
     """
     path, weights = folder / "config.json", folder / "model.safetensors"
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BadInput(f"The file config.json of drafter {folder.name!r} cannot be read ({error}); restore it.") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"The file config.json of drafter {folder.name!r} holds no settings; restore it.")
-    config = parse_config(found, path.name)
+    config = parse_config(settings(path, f"drafter {folder.name!r}"), path.name)
     check_pair(config, target)
-    model = DFlashModel(config)
+    try:
+        model = DFlashModel(config)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # MLX has arrays of less than 2**31 rows
+        raise BadInput(f"The file {path.name!r} of drafter {folder.name!r} describes no model that can be made ({str(error).splitlines()[0]}); restore it.") from None
     tensors = read_safetensors(weights)
     plain = {name.removeprefix("model."): value for name, value in tensors.items()}
     if len(plain) != len(tensors):
@@ -127,7 +126,7 @@ def read_dflash(folder: Path, target: Target) -> tuple[DFlashModel, dict]:
     mx.eval(model.parameters())
     try:
         metadata = json.loads(mx.load(str(weights), return_metadata=True)[1].get("drafter", "{}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"The metadata of drafter {folder.name!r} cannot be read ({error}); export it again.") from None
     return model, metadata if isinstance(metadata, dict) else {}
 
@@ -147,9 +146,5 @@ def write_dflash(folder: Path, model: DFlashModel, metadata: dict) -> None:
     """config.json and model.safetensors in bfloat16, each put in place whole."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.astype(mx.bfloat16) for k, v in tree_flatten(model.parameters())}
-    scratch = folder / "model.writing.safetensors"
-    mx.save_safetensors(str(scratch), tensors, metadata={"format": "mlx", "drafter": json.dumps(metadata)})
-    os.replace(scratch, folder / "model.safetensors")
-    part = folder / "config.json.part"
-    part.write_text(json.dumps(config_file(model.config), indent=1) + "\n")
-    os.replace(part, folder / "config.json")
+    write_safetensors(folder / "model.safetensors", tensors, {"format": "mlx", "drafter": json.dumps(metadata)})
+    write_atomic(folder / "config.json", json.dumps(config_file(model.config), indent=1) + "\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from . import paths
 from .acceptance import Greedy
 from .backend import mx
-from .checkpoints import tensor_names
+from .checkpoints import is_file, tensor_names
 from .errors import BadInput, flag, nearest
 from .lora import load_adapter
 from .peft import is_peft, read_peft
@@ -177,14 +177,14 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
             return NgramDrafter(**options)
         if name == "random":
             return RandomDrafter(target.vocab_size, **options)
-        if name == "dflash" or (Path(name) / "config.json").is_file():
+        if name == "dflash" or is_file(Path(name) / "config.json"):
             return _dflash(name, target, foreign, **options)
         path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
         if is_peft(path):
             model, gate, metadata = read_peft(path, target.model)
             metadata = _same_target(f"adapter {path.name!r}", metadata, target, foreign)
             return UnoDrafter(target, model, gate, name=path.resolve().name, metadata=metadata, **options)
-        if not path.is_file():
+        if not is_file(path):
             if name in ("uno", "mtp"):
                 raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
             raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")
@@ -225,7 +225,8 @@ def _same_target(what: str, metadata: dict, target: Target, foreign: bool) -> di
     """
     tokens = metadata.get("tokenizer_digest")
     if tokens and tokens != target.tokenizer_digest():
-        raise BadInput(f"The {what} was trained with another tokenizer, whose ids stand for other tokens (map {str(tokens)[:12]}); use a drafter of this target.")
+        raise BadInput(f"The {what} was trained with another tokenizer, whose ids stand for other tokens (map {str(tokens)[:12]}); "
+                       "use a drafter of this target.")
     wanted = metadata.get("target_digest")
     if not wanted or target.dtype != "float32" or wanted == target.digest():
         return metadata

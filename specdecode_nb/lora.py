@@ -6,14 +6,13 @@ itself stays as it is. Rows with gate 0 give the target's own bits. The update i
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from .backend import mx, nn  # isort: skip
 
 from mlx.utils import tree_flatten, tree_unflatten
 
-from .checkpoints import expect, read_safetensors
+from .checkpoints import expect, read_safetensors, write_safetensors
 from .errors import BadInput
 from .targets import share
 
@@ -91,9 +90,7 @@ def adapter_weights(adapted) -> dict[str, mx.array]:
 
 
 def save_adapter(path: Path, adapted, metadata: dict) -> None:
-    scratch = path.with_name(path.stem + ".writing.safetensors")
-    mx.save_safetensors(str(scratch), adapter_weights(adapted), metadata={"format": "mlx", "adapter": json.dumps(metadata)})
-    os.replace(scratch, path)
+    write_safetensors(path, adapter_weights(adapted), {"format": "mlx", "adapter": json.dumps(metadata)})
 
 
 def load_adapter(path: Path, model):
@@ -145,5 +142,5 @@ def _metadata(path: Path) -> dict:
         if not 0 < float(read["scale"]) < float("inf"):
             raise ValueError(f"scale {read['scale']!r}")
         return read
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(f"The metadata of {path.name!r} cannot be read ({error}); export the adapter again.") from None

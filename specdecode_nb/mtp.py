@@ -6,7 +6,6 @@ token after that. Its own output stands in for the hidden row of the next link. 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from mlx_lm.models import llama, qwen3, qwen3_5
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 
-from .checkpoints import expect, read_safetensors
+from .checkpoints import expect, read_safetensors, write_safetensors
 from .drafters import Draft
 from .errors import BadInput
 from .families import family, require, text_of, tower
@@ -117,7 +116,7 @@ def read_mtp(path: Path, target: Target) -> tuple[MTPModel, dict]:
     try:
         metadata = json.loads(mx.load(str(path), return_metadata=True)[1]["drafter"])
         depth = metadata["depth"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise BadInput(f"The file {path.name!r} does not say how deep its drafter was trained; export it again.") from None
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise BadInput(f"The file {path.name!r} gives the depth {depth!r}; it must be a whole number, 1 or more.")
@@ -133,7 +132,5 @@ def read_mtp(path: Path, target: Target) -> tuple[MTPModel, dict]:
 def write_mtp(path: Path, model: MTPModel, metadata: dict) -> None:
     """One safetensors file in bfloat16, put in place whole. ``metadata`` has to hold ``depth``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.stem + ".writing.safetensors")
-    mx.save_safetensors(str(scratch), {PREFIX + k: v.astype(mx.bfloat16) for k, v in tree_flatten(model.parameters())},
-                        metadata={"format": "mlx", "drafter": json.dumps(metadata)})
-    os.replace(scratch, path)
+    write_safetensors(path, {PREFIX + k: v.astype(mx.bfloat16) for k, v in tree_flatten(model.parameters())},
+                      {"format": "mlx", "drafter": json.dumps(metadata)})

@@ -8,13 +8,13 @@ another model. For the same reason nothing here merges (:meth:`.lora.GatedLoRALi
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from .backend import mx
-from .checkpoints import read_safetensors
+from .checkpoints import is_file, read_safetensors, settings, write_safetensors
 from .errors import BadInput
 from .lora import adapt, adapter_weights
+from .records import write_atomic
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HEAD = "base_model.model."
@@ -27,7 +27,7 @@ GATE = "off on the seed row and on every row that is verified, on for the other 
 
 
 def is_peft(folder: Path) -> bool:
-    return (folder / CONFIG).is_file()
+    return is_file(folder / CONFIG)
 
 
 def write_peft(folder: Path, adapted, base: str, metadata: dict, stem: str = "model.") -> None:
@@ -47,12 +47,8 @@ def write_peft(folder: Path, adapted, base: str, metadata: dict, stem: str = "mo
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "inference_mode": True, "r": rank, "lora_alpha": scale * rank,
               "lora_dropout": 0.0, "target_modules": sorted({".".join(name.split(".")[2:4]) for name in named}), **PLAIN}
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / "adapter_model.writing.safetensors"
-    mx.save_safetensors(str(scratch), tensors, metadata={"format": "pt", "adapter": json.dumps(metadata | {"scale": scale, "gate": GATE})})
-    os.replace(scratch, folder / WEIGHTS)
-    part = folder / (CONFIG + ".part")
-    part.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-    os.replace(part, folder / CONFIG)
+    write_safetensors(folder / WEIGHTS, tensors, {"format": "pt", "adapter": json.dumps(metadata | {"scale": scale, "gate": GATE})})
+    write_atomic(folder / CONFIG, json.dumps(config, indent=1, sort_keys=True) + "\n")
 
 
 def read_peft(folder: Path, model):
@@ -73,18 +69,15 @@ def read_peft(folder: Path, model):
         metadata = json.loads(kept.get("adapter", "{}"))
         if not isinstance(metadata, dict):
             raise ValueError(repr(metadata))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"The metadata of {WEIGHTS!r} cannot be read ({error}); export the adapter again.") from None
     return *adapt(model, found, WEIGHTS, scale), metadata | {"scale": scale}
 
 
 def _scale(folder: Path) -> float:
     """alpha / r. Raises BadInput for a configuration of anything but plain LoRA."""
-    try:
-        config = json.loads((folder / CONFIG).read_text())
-    except (OSError, ValueError) as error:
-        raise BadInput(f"The file {CONFIG!r} of {folder.name!r} cannot be read ({error}); restore it.") from None
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+    config = settings(folder / CONFIG, f"adapter {folder.name!r}")
+    if config.get("peft_type") != "LORA":
         raise BadInput(f"The file {CONFIG!r} of {folder.name!r} does not describe a LoRA adapter; only those are supported.")
     odd = next((n for n, fine in PLAIN.items() if config.get(n) not in (fine, None)), None) or next((n for n in OTHERS if config.get(n)), None)
     if odd:

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ from .errors import BadInput
 from .rows import ROWS, Row, Strict
 
 SCHEMA = 1
+LARGEST = 64_000_000  # bytes of one file that is read whole
+DEEPEST = 64  # levels of lists and objects in one file
+JOURNAL = b'{"schema": '  # how the first line of a journal begins
+WRITING = ".writing"  # the end of the name of a file that is not whole yet
 log = logging.getLogger(__name__)
 
 
@@ -55,13 +60,21 @@ class RowFile:
     name: str
     digest: str
 
+    @property
+    def published(self) -> bool:
+        """Whether the rows were imported from the published project: never measured here."""
+        return self.provenance.get("origin") == "published"
+
     def of(self, kind: str) -> list[dict]:
         """The rows of one kind, in file order."""
         return [row for row in self.rows if row["kind"] == kind]
 
 
-def parse(text: str, where: str) -> Any:
-    """JSON as the standard has it: no NaN, no infinity, no key twice. Raises BadInput naming file, field and remedy."""
+def parse(text: str, where: str, remedy: str = "restore it or measure again") -> Any:
+    """JSON as the standard has it: no NaN, no infinity, no key twice, nothing that cannot be computed with or written again.
+
+    Raises BadInput naming file, field and remedy.
+    """
     def pairs(items):
         keys = [k for k, _ in items]
         twice = next((k for k in keys if keys.count(k) > 1), None) if len(set(keys)) < len(keys) else None
@@ -71,24 +84,39 @@ def parse(text: str, where: str) -> Any:
 
     try:
         value = json.loads(text, object_pairs_hook=pairs)
-    except (json.JSONDecodeError, RecursionError) as error:
-        place = f"line {error.lineno}, column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-        raise BadInput(f"{where} is not JSON ({place}); restore it or measure again.") from None
-    odd = not_finite(value)
-    if odd:
-        raise BadInput(f"{where} holds a number that is not finite at {odd}; strict JSON has none, so measure that row again.")
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{where} is not JSON (line {error.lineno}, column {error.colno}: {error.msg}); {remedy}.") from None
+    except RecursionError:
+        raise BadInput(f"{where} is not JSON (nested too deeply); {remedy}.") from None
+    except BadInput:
+        raise
+    except ValueError:  # Python refuses to read integers of thousands of digits
+        raise BadInput(f"{where} holds a number of too many digits; {remedy}.") from None
+    if odd := unfit(value):
+        raise BadInput(f"{where} holds {odd}; {remedy}.")
     return value
 
 
-def not_finite(value: Any, at: str = "") -> str | None:
-    """The path of the first number that is NaN or infinite, or None."""
+def unfit(value: Any) -> str | None:
+    """The first thing in ``value`` that strict JSON cannot hold or that nothing could compute with, and where; or None."""
+    found = _unfit(value, 0)
+    return found and f"{found[0]} at {found[1].lstrip('.') or 'the top'}"
+
+
+def _unfit(value: Any, depth: int) -> tuple[str, str] | None:
     if isinstance(value, float):
-        return None if math.isfinite(value) else at or "the top"
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        found = not_finite(item, f"{at}[{key}]" if isinstance(key, int) else f"{at}.{key}".lstrip("."))
-        if found:
-            return found
+        return None if math.isfinite(value) else ("a number that is not finite", "")
+    if isinstance(value, int):
+        return None if abs(value) < 2**63 else ("a number beyond 64 bits", "")
+    if isinstance(value, str):
+        return None if value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value) else ("half a character (a lone surrogate)", "")
+    if not isinstance(value, (dict, list)):
+        return None
+    if depth == DEEPEST:
+        return "something nested too deeply", ""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if found := _unfit(item, depth + 1) or isinstance(key, str) and _unfit(key, depth):
+            return found[0], (f"[{key}]" if isinstance(key, int) else f".{key}") + found[1]
     return None
 
 
@@ -119,12 +147,19 @@ def check_header(value: Any, where: str) -> dict:
     return value
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: str | Path, what: str) -> str:
+    """A whole UTF-8 file. Raises BadInput, also for what is no file (a pipe or a device has no end) and for a huge one."""
     try:
-        return path.read_bytes().decode("utf-8")
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is no regular file")
+            data = file.read(LARGEST + 1) or b""
+        if len(data) > LARGEST:
+            raise OSError(f"it is larger than {LARGEST:,} bytes")
+        return data.decode("utf-8")
     except FileNotFoundError:
         raise BadInput(f"There is no {what} {path}; check the name or make it first.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise BadInput(f"{what[0].upper() + what[1:]} {path} cannot be read ({error}); restore it.") from None
 
 
@@ -153,9 +188,8 @@ def save_rows(path: str | Path, act: str, target: str, provenance: dict, config:
 
 def dumps(value: Any, where: str = "the row") -> str:
     """One line of strict JSON. Raises BadInput for what JSON does not have."""
-    odd = not_finite(value)
-    if odd:
-        raise BadInput(f"{where} would hold a number that is not finite at {odd}; nothing was written.")
+    if odd := unfit(value):
+        raise BadInput(f"{where} would hold {odd}; nothing was written.")
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
     except TypeError as error:
@@ -170,9 +204,10 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     """Replace ``path`` by ``data`` in one step: a reader sees the old file or the new one."""
     data = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=WRITING)
     try:
         with os.fdopen(handle, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # held while a process is at it, so what a killed one left can be told
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -181,6 +216,20 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def sweep(folder: Path) -> int:
+    """Remove what killed processes have left half written in ``folder`` by :func:`write_atomic`; returns how many files."""
+    count = 0
+    for path in folder.glob(f".*.????????{WRITING}"):
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                count += 1
+        except OSError:  # it is being written, or gone
+            continue
+    return count
 
 
 class Finished(Exception):
@@ -207,6 +256,8 @@ class Journal:
         self._file = None
 
     def __enter__(self) -> Journal:
+        if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file()):
+            raise BadInput(f"{self.path} is no journal but a link, a folder or a device; remove it or choose another --out.")
         if not self.resume and self.path.exists() and self.path.stat().st_size:
             raise BadInput(unfinished(self.path))
         if self.resume and not self.path.exists() and self.path.with_suffix(".json").exists():
@@ -241,14 +292,16 @@ class Journal:
         self._file.seek(0)
         data = self._file.read()
         whole = data[: data.rfind(b"\n") + 1]
+        lines = whole.decode("utf-8", errors="replace").split("\n")[:-1]
+        if not lines and not data.startswith(JOURNAL[: len(data)]):
+            raise BadInput(f"{self.path} is no journal; remove it or choose another --out.")
+        found = check_header(parse(lines[0], f"{self.path.name}, line 1"), self.path.name) if lines else None
         if len(whole) < len(data):
             self.dropped = True
             log.warning("%s ends in half a row, which is dropped and measured again.", self.path.name)
             self._file.truncate(len(whole))
-        lines = whole.decode("utf-8", errors="replace").split("\n")[:-1]
-        if not lines:
+        if found is None:
             return self._write(self.header)
-        found = check_header(parse(lines[0], f"{self.path.name}, line 1"), self.path.name)
         self._same(found, self.path.name)
         # one file, one provenance: the date is that of the first row
         self.header = found

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+WHOLE = "_all"  # ends the name of an arm whose drafter reads all of the context instead of its window
 
 
 class Strict(BaseModel):
@@ -29,6 +30,8 @@ class DecodeRow(Row):
     ``section`` tells apart the parts of an Act that decode the same arm. Lists that only some arms have are empty elsewhere:
     the width a policy asked for, the entropy it saw, and (top-1 probability, margin) of each speculative proposal. What was
     done to the target or to the machine, where something was: its precision, the relative change of its weights, the condition.
+    Imported rows keep the rate and the acceptance that were published with them, since the times there are rounded; they have no
+    ``ar_looped_fraction`` where none was published.
     """
 
     kind: Literal["decode"]
@@ -54,10 +57,12 @@ class DecodeRow(Row):
     width_per_cycle: list[Count] = []
     entropy_per_cycle: list[Seconds] = []
     confidence_per_cycle: list[list[list[Share]]] = []
-    ar_looped_fraction: Share
+    ar_looped_fraction: Share | None
     identical_to_ar: bool | None
     first_divergence: Count | None
     divergence_gap_ulps: Annotated[float, Field(ge=0)] | None
+    tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    acceptance_rate: Share | None = None
     replay_forwards: Count = 0
     recorded_bytes: Count = 0
     rewind_steps_per_cycle: list[Count] = []
@@ -78,6 +83,8 @@ class DecodeRow(Row):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.cycles} cycles")
         if self.cycles and sum(self.committed_per_cycle) != self.tokens:
             raise ValueError(f"committed_per_cycle sums to {sum(self.committed_per_cycle)}, tokens is {self.tokens}")
+        if self.tokens_per_second is not None and abs(self.tokens_per_second * self.wall_seconds - self.tokens) > 1e-3 * self.tokens:
+            raise ValueError(f"tokens_per_second {self.tokens_per_second} is not {self.tokens} tokens in {self.wall_seconds} s")
         if any(len(pair) != 2 for cycle in self.confidence_per_cycle for pair in cycle):
             raise ValueError("confidence_per_cycle needs pairs of top-1 probability and margin")
         return self
@@ -236,6 +243,35 @@ class TextEffectRow(Row):
         return self
 
 
+class ChainRow(Row):
+    """Counts of one sampled generation from a table, where every probability is known (:mod:`specdecode_nb.fit`).
+
+    ``p`` and ``q`` [V][V] are the distributions that target and drafter draw from, by the last token; ``counts`` [V * V * V] pairs of tokens
+    after a third; ``judged_after`` [V] drafts that were judged, by the token before. ``sound`` is False for a control that breaks a rule.
+    """
+
+    kind: Literal["chain"]
+    case: str
+    rule: Literal["gumbel", "match", "rejection"]
+    sound: bool
+    tokens: Annotated[int, Field(ge=1)]
+    k: Annotated[int, Field(ge=2)]
+    p: list[list[Share]]
+    q: list[list[Share]]
+    counts: list[Count]
+    judged_after: list[Count]
+    accepted: Count
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        vocab = len(self.judged_after)
+        if {len(self.p), len(self.q), *map(len, self.p + self.q)} != {vocab} or len(self.counts) != vocab**3:
+            raise ValueError(f"{len(self.counts)} counts and tables of {len(self.p)} and {len(self.q)} rows for {vocab} tokens")
+        if self.accepted > sum(self.judged_after):
+            raise ValueError(f"{self.accepted} of {sum(self.judged_after)} judged drafts accepted")
+        return self
+
+
 class MuseumRow(Row):
     """One fault of the museum, put into the source by one edit of the function ``where``: the checks that saw it and what the first of them said.
 
@@ -329,7 +365,27 @@ class AuditRow(Row):
         return self
 
 
+class DivergenceRow(Row):
+    """One divergence as a published audit has it: where, and the gap of the contested logits in units in the last place."""
+
+    kind: Literal["divergence"]
+    section: str
+    arm: str
+    position: Count
+    gap_in_ulps: Seconds
+
+
+class SummaryRow(Row):
+    """Numbers of one object, or one line, of a published file of aggregates: ``table`` names the file, ``path`` the place in it."""
+
+    kind: Literal["summary"]
+    table: str
+    path: str
+    values: dict[str, bool | int | float | str | list[int | float | None] | None]
+
+
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
                              "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
-                             "width_noise": WidthNoiseRow, "audit": AuditRow}
+                             "width_noise": WidthNoiseRow, "audit": AuditRow,
+                             "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow}

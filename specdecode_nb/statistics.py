@@ -37,15 +37,15 @@ def distinct_ratio(tokens: Sequence[int]) -> float:
 
 
 def loop_free(rows: Iterable[dict]) -> list[dict]:
-    """Rows of prompts whose plain continuation repeats less than 5 % of itself."""
-    return [row for row in rows if row["ar_looped_fraction"] < LOOP_FREE]
+    """Rows of prompts whose plain continuation repeats less than 5 % of itself; without those of which it is not known."""
+    return [row for row in rows if row["ar_looped_fraction"] is not None and row["ar_looped_fraction"] < LOOP_FREE]
 
 
 # --- one row (3.4) ---
 
 def tokens_per_second(row: dict) -> float:
-    """End to end, prefill included."""
-    return row["tokens"] / row["wall_seconds"]
+    """End to end, prefill included; of an imported row the published rate, which is finer than its rounded seconds."""
+    return row.get("tokens_per_second") or row["tokens"] / row["wall_seconds"]
 
 
 def decode_tokens_per_second(row: dict) -> float:
@@ -66,7 +66,9 @@ def offered(row: dict) -> list[int]:
 
 
 def acceptance(row: dict) -> float:
-    """Accepted over offered drafted tokens, 0 where nothing is offered."""
+    """Accepted over offered drafted tokens, 0 where nothing is offered; of an imported row as published."""
+    if row.get("acceptance_rate") is not None:
+        return row["acceptance_rate"]
     return sum(row["accepted_per_cycle"]) / max(1, sum(offered(row)))
 
 

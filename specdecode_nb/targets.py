@@ -128,7 +128,8 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: b
     if not any((folder / file).is_file() for file in TOKENIZERS):  # transformers would make an empty one
         raise BadInput(f"The tokenizer of target {name!r} is missing; restore tokenizer.json.")
     with blaming(f"The tokenizer of target {name!r} cannot be read"):
-        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+        # else transformers would ask on the terminal whether to run code that the folder names, and warn of prompts that are refused here
+        tokenizer = load_tokenizer(folder, {"trust_remote_code": False, "model_max_length": 10**30}, eos_token_ids=config.get("eos_token_id"))
     with blaming(f"The config.json of target {name!r} does not fit its weights or its tokenizer"):
         # one row through the model, so that a setting of the wrong kind is found before any work
         vocabulary = model(mx.array([[0]]), cache=model.make_cache())

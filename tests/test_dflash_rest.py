@@ -131,7 +131,7 @@ def test_a_child_that_fails_says_why():
 def run(made, tmp_path_factory):  # noqa: F811
     """A run that was interrupted while children decoded, then resumed: (rows of the first, row file, children, progress)."""
     folder = tmp_path_factory.mktemp("rest")
-    write_dflash(folder / "drafter", weights(replace(CONFIG, vocab_size=VOCAB)), {"target_digest": load_target(str(made)).digest()})
+    write_dflash(folder / "drafter", weights(replace(CONFIG, vocab_size=VOCAB, draft_window_size=8)), {"target_digest": load_target(str(made)).digest()})
     params = PARAMS | {"target": str(made), "drafter": str(folder / "drafter")}
     journal, seen, children = folder / "dflash_rest.journal", [], []
 
@@ -173,7 +173,7 @@ def test_sections_have_their_variants_interleaved_on_every_prompt(run):
     arms = ("ar", "dflash_b4")
     names = [p["id"] for p in PROMPTS]
     assert rows("precision", "prompt_id", "precision", "arm") == [(p, v, a) for p in names for v in ("float32", "8bit", "4bit") for a in arms]
-    assert rows("context", "prompt_tokens", "tokens", "arm") == [(n, 6, a) for n in (16, 24) for a in arms]
+    assert rows("context", "prompt_tokens", "tokens", "arm") == [(n, 6, a) for n in (16, 24) for a in (*arms, "dflash_b4_all")]
     assert rows("length", "tokens", "prompt_id", "arm") == [(n, p, a) for n in (5, 9) for p in names for a in arms]
     assert rows("modified", "prompt_id", "tuning_steps", "arm") == [(p, s, a) for p in names for s in (0, 2) for a in arms]
     # the prompt at which the run was interrupted is measured as a whole again
@@ -247,10 +247,12 @@ def test_tables_are_drawn_from_measured_rows(run):
     assert regimes.contexts(file)["prompt"].tolist() == [16, 24] and regimes.lengths(file)["new tokens"].tolist() == [5, 9]
     assert regimes.modified(file)["steps"].tolist() == [0, 2] and regimes.machine(file)["condition"].tolist() == list(machine.CONDITIONS)
     assert regimes.machine(file)["factor / quiet"][0] == 1.0
-    both = regimes.varied(file)
-    assert both[["varied", "prompt tokens"]].values.tolist()[:2] == [["prompt", 16], ["prompt", 24]] and both["new tokens"].tolist()[2:] == [5, 9]
-    assert both["factor"].tolist() == regimes.contexts(file)["factor"].tolist() + regimes.lengths(file)["factor"].tolist()
-    assert both["prefill"].notna().tolist() == [True, True, False, False] == both["loop fraction"].isna().tolist()
+    both, whole = regimes.varied(file), regimes.contexts(file, whole=True)
+    assert both[["varied", "prompt tokens"]].values.tolist()[:4] == [[v, n] for v in ("prompt", "prompt, no window") for n in (16, 24)]
+    assert both["new tokens"].tolist()[4:] == [5, 9] and whole["plain"].tolist() == regimes.contexts(file)["plain"].tolist()
+    parts = [regimes.contexts(file), whole, regimes.lengths(file)]
+    assert both["factor"].tolist() == [f for part in parts for f in part["factor"]] and whole["drafted"].tolist() != parts[0]["drafted"].tolist()
+    assert both["prefill"].notna().tolist() == [True] * 4 + [False] * 2 == both["loop fraction"].isna().tolist()
     effects = regimes.text_effects(file)
     assert effects["plain"].tolist() == regimes.precision(file)["plain"].tolist()
     assert effects["held-out text"].tolist() == regimes.texts(file)["held-out text"].tolist()
@@ -291,7 +293,11 @@ def test_context_metrics_are_of_decoding_and_pair_a_text_with_itself():
                pair("context", slow * slower, fast * slower, accepted=(n // 10, 0), prompt=f"c-{n}-{which}", prompt_tokens=n, which=which)])
     found = regimes.of_contexts(file)
     assert found["context_ratio"] == (0.5, 0.5, 0.5, 3) and found["context_longest"][0] == 2.0 and found["prefill_longest"][0] == 1.0
-    assert found["context_acceptance"][0] == pytest.approx(4 / 8 - 1 / 8)
+    assert found["context_acceptance"][0] == pytest.approx(4 / 8 - 1 / 8) and "whole_longest" not in found
+    whole = [r | {"arm": r["arm"] + "_all", "wall_seconds": 9.0, "prefill_seconds": 1.0, "accepted_per_cycle": [0, 0]} for r in file.rows if r["arm"] != "ar"]
+    both = regimes.of_contexts(of(file.rows + whole))
+    assert {name: both[name] for name in found} == found and both["whole_acceptance"][0] == pytest.approx(-4 / 8)
+    assert both["whole_longest"][0] < found["context_longest"][0]
 
 
 def test_lengths_modified_targets_and_machines():
@@ -314,3 +320,13 @@ def test_text_metrics_weigh_held_out_tokens():
     assert found["agreement_4bit"][0] == 0.75 and found["nats_4bit_less_full"][0] == pytest.approx(0.25)
     with pytest.raises(BadInput, match="9 of 8 tokens agree"):
         check_row(rows[0] | {"agree_with_full": 9}, "x")
+
+
+def test_a_child_may_run_another_module_with_a_blas_of_its_own():
+    """That of Act V: rows of the toy on the grid, on the library that it was told."""
+    from specdecode_nb.protocols import identity
+
+    with machine.worker({"target": "tiny-hybrid", "widths": [2]}, 0, identity.__name__, SPECDECODE_BLAS="openblas") as w:
+        assert list(w.answer()) == []
+        rows = list(w.ask({"section": "exact", "model": "toy", "dtype": "float32", "prompt": {"id": "toy-0"}, "tokens": 9}))
+    assert {r["blas"] for r in rows} == {"OpenBLAS"} and all(r["token_mismatches"] == r["state_mismatches"] == 0 for r in rows[1:]) and len(rows) == 11

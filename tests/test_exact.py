@@ -261,6 +261,14 @@ def test_a_failing_drafter_leaves_what_was_committed():
     assert equal(bits(session.cache), on_the_grid(target, session.tokens[:-1], len(PROMPT) - 1))
 
 
+def test_a_drafter_that_fails_before_any_forward():
+    session = Session(moody())
+    with pytest.raises(ZeroDivisionError):
+        run(moody(), type("Broken", (), {"name": "broken", "draft": lambda *_: 1 / 0})(), prompt=(77,), session=session)
+    assert session.tokens == [77] and session.cache[0].offset == 0 and clean(session.cache)
+    assert run(moody(), None, n=5, prompt=(78,), session=session).tokens == run(moody(), None, n=5, prompt=(77, 78)).tokens
+
+
 def test_a_failing_forward_leaves_what_was_committed(monkeypatch):
     """It has rewritten rows of the cell that were committed before, with the same bits."""
     target, session, calls = moody(), Session(moody()), []

@@ -57,7 +57,8 @@ def adapted():
     return drafter
 
 
-DRAFTERS = {"uno": adapted, "dflash": lambda: tapping.scripted("dflash", TARGET, COUNTS, TOKENS), "mtp": lambda: tapping.scripted("mtp", TARGET, COUNTS, TOKENS),
+DRAFTERS = {"uno": adapted, "dflash": lambda: tapping.scripted("dflash", TARGET, COUNTS, TOKENS),
+            "mtp": lambda: tapping.scripted("mtp", TARGET, COUNTS, TOKENS),
             "ngram": lambda: NgramDrafter(1), "random": lambda: RandomDrafter(VOCAB), "kept": lambda: known("kept"), "lookup": lambda: known("lookup"),
             "staged": lambda: Staged(known("kept"), 2), "truncated": lambda: Truncated(adapted(), 3)}
 CASES = [(name, scheme) for name in DRAFTERS for scheme in SCHEMES]

@@ -95,11 +95,11 @@ def test_unknown_targets(name, dtype, message):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
+    ("", "is not JSON"), ("{", "is not JSON"), ("[]", "config.json"), ("null", "config.json"), ('"x"', "config.json"), ("{}", "model type None"),
     ('{"model_type": "lama"}', "model type 'lama', which mlx-lm does not know"), ('{"model_type": "../x"}', "which mlx-lm does not know"),
     ('{"model_type": "cache"}', "which mlx-lm does not know"), ('{"model_type": "llama"}', "does not describe a llama model"),
     ('{"model_type": "qwen3_5", "model_file": "mine.py"}', "asks to run its own code .'mine.py'., which is never done"),
-    (b"\xff\xfe\x00", "not valid JSON"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a qwen3_5 model")])
+    (b"\xff\xfe\x00", "cannot be read"), ('{"model_type": "qwen3_5", "text_config": 3}', "does not describe a qwen3_5 model")])
 def test_a_broken_configuration(folder, text, message):
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadInput, match=message):

@@ -10,6 +10,7 @@ from specdecode_nb.decoder import generate, stream
 from specdecode_nb.drafters import NgramDrafter, RandomDrafter
 from specdecode_nb.errors import BadInput
 from specdecode_nb.policies import ByEntropy
+from specdecode_nb.sampling import RULES, Sampling
 from specdecode_nb.staged import Staged
 from specdecode_nb.transaction import SCHEMES
 from tapping import make, scripted as reading
@@ -31,7 +32,7 @@ DRAFTERS = {"none": lambda t: None, "uno": uno, "uno_published": lambda t: uno(t
 def by_hand(target=None, dtype="float32"):
     """One row at a time: the log-softmax, in float32, of the target's logits at the token that follows."""
     target = target or hybrid()
-    cache, found = target.make_cache(), []
+    cache, found, logits = target.make_cache(), [], None
     for at, token in enumerate([*PROMPT, *plain(hybrid(), n=N)]):
         if at >= len(PROMPT):
             found.append(log_softmax(logits.astype(mx.float32))[token].item())
@@ -102,3 +103,16 @@ def test_a_kept_seed_without_its_logits_is_an_error():
     for value in (1, "yes", None):
         with pytest.raises(BadInput, match="logprobs is .*; give True or False"):
             generate(hybrid(), PROMPT, None, logprobs=value)
+
+
+@pytest.mark.parametrize("name", ("none", "uno", "dflash", "mtp"))
+@pytest.mark.parametrize("rule", RULES)
+def test_of_sampled_tokens_they_are_those_of_the_raw_logits(name, rule):
+    """Temperature, filters and penalties choose the tokens and leave the log-probabilities alone."""
+    target = hybrid()
+    how = Sampling(temperature=2.0, top_k=50, repetition_penalty=1.2, rule=rule)
+    result = generate(target, PROMPT, DRAFTERS[name](target), k=4, max_tokens=N, ignore_eos=True, sampling=how, seed=3, logprobs=True)
+    assert result.tokens != plain(target)[:N]
+    logits = target.model(mx.array([PROMPT + result.tokens]), cache=target.make_cache())[0, len(PROMPT) - 1 : -1]
+    wanted = [log_softmax(row.astype(mx.float32))[t].item() for row, t in zip(logits, result.tokens)]
+    np.testing.assert_allclose(result.logprobs, wanted, atol=1e-5)

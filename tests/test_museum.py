@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from specdecode_nb.protocols import museum
 from specdecode_nb.protocols.battery import CHECKS, examine
+from specdecode_nb.protocols.toy import hybrid
 from specdecode_nb.rows import MuseumRow
 
 BY_ID = {f.id: f for f in museum.FAULTS}
@@ -20,12 +21,12 @@ def test_the_decoder_as_it_is_passes_every_check():
 @pytest.mark.parametrize("id", MEANT)
 def test_a_fault_is_caught_by_the_check_meant_for_it_and_is_gone_afterwards(id):
     fault = BY_ID[id]
-    before = vars(fault.owner)[fault.name]
+    before, layers = vars(fault.owner)[fault.name], [type(layer) for layer in hybrid().model.layers]
     with museum.put_in(fault):
         assert vars(fault.owner)[fault.name] is not before
         found = examine()
     assert MEANT[id] in found and all(found.values()) and set(found) <= set(CHECKS), found
-    assert vars(fault.owner)[fault.name] is before
+    assert vars(fault.owner)[fault.name] is before and [type(layer) for layer in hybrid().model.layers] == layers
 
 
 def test_faults_that_change_no_token_are_not_seen_by_identity():

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import signal
 
 import nbformat
 import pytest
@@ -356,3 +357,76 @@ def test_every_published_item_appears_in_its_notebook():
         csv = "\n".join((REPOSITORY / "figures" / "tables" / f"{t}.csv").read_text() for t in tables)
         assert all(c.id in csv and c.statement.replace('"', '""') in csv for c in facts.criteria), act
         assert facts.verdict in text and facts.question in text and all(note in text for note in facts.notes), act
+
+
+# --- hostile files in the tree ---
+
+@pytest.fixture
+def bounded():
+    """Reading a pipe would never end; it ends here."""
+    def late(*_):
+        raise TimeoutError("It waits for a pipe.")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name, data, words", [
+    ("notebooks/overview.ipynb", os.mkfifo, "it is no regular file"), ("figures/overview-curve.csv", os.mkfifo, "figures/overview-curve.csv is no regular file"),
+    ("figures/overview-curve.json", os.mkfifo, "overview-curve.json is no regular file"), ("notebooks/source/overview.py", os.mkfifo, "no notebook source"),
+    ("data/measured/t/act4s.json", os.mkfifo, "it is no regular file"), ("data/published/act1.json", os.mkfifo, "it is no regular file"), ("figures/numbers.json", os.mkfifo, "numbers.json is missing"),
+    ("notebooks/overview.ipynb", b"[" * 100_000, "nested too deeply"), ("notebooks/overview.ipynb", b'{"a":' * 500 + b"1" + b"}" * 500, "nested too deeply"),
+    ("notebooks/overview.ipynb", b'{"nbformat": 4, "nbformat": 4}', "'nbformat' twice"), ("notebooks/overview.ipynb", b'{"nbformat": ' + b"9" * 5000 + b"}", "too many digits"),
+    ("notebooks/overview.ipynb", b'\xef\xbb\xbf{}', "is not JSON"), ("notebooks/overview.ipynb", b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "stale at its end")])
+def test_pipes_and_hostile_json_in_the_tree_are_findings(book, bounded, name, data, words):
+    path = book / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data(path) if callable(data) else path.write_bytes(data)
+    found = check.problems()
+    assert any(words in line for line in found) and all("\n" not in line and len(line) < 900 for line in found), found
+
+
+def test_a_header_that_expands_without_end_is_refused(tmp_path, bounded):
+    lists = "".join(f"#   {name}: &{name} [{', '.join([f'*{before}' if before else 'x'] * 9)}]\n" for before, name in zip(["", *"abcdefgh"], "abcdefghi"))
+    text = HEADER.replace("# ---\n\n", f"{lists}# ---\n\n")
+    with pytest.raises(BadInput, match="an anchor or an alias"):
+        notebooks.read_source("act1", source(tmp_path, text + PARAMETERS + BODY))
+
+
+def test_what_a_page_writes_by_a_relative_name_lies_in_the_named_folder(book, tmp_path, monkeypatch):
+    """A page is code of this repository and may do anything; by accident it writes where its results go, and a build leaves nothing of it."""
+    (book / "notebooks" / "source" / "overview.py").write_text(SMALL.replace("page.provenance()", "__import__('pathlib').Path('stray.txt').write_text('x');\npage.provenance()"))
+    monkeypatch.chdir(tmp_path)
+    before = derived(tmp_path)
+    (tmp_path / "results").mkdir()
+    notebooks.run("overview", {}, tmp_path / "results", "a command")
+    new = set(derived(tmp_path)) - set(before)
+    assert "results/stray.txt" in new and all(name.startswith("results/") for name in new)
+    notebooks.build("overview")
+    assert {name for name in set(derived(tmp_path)) - set(before) if not name.startswith("results/")} == set()
+
+
+def test_a_failed_page_is_never_kept_through_a_link(book, tmp_path):
+    (book / "notebooks" / "source" / "overview.py").write_text(SMALL.replace("0.5 < 1", "0.5 > 1"))
+    precious, before = tmp_path / "precious", derived(book)
+    precious.write_text("mine")
+    (tmp_path / "results" / "failed").mkdir(parents=True)
+    (tmp_path / "results" / "failed" / "overview.ipynb").symlink_to(precious)
+    with pytest.raises(RunFailed, match="failed/overview.ipynb"):
+        notebooks.run("overview", {}, tmp_path / "results", "a command")
+    assert precious.read_text() == "mine" and not (tmp_path / "results" / "failed" / "overview.ipynb").is_symlink() and derived(book) == before
+
+
+def test_a_name_of_a_row_file_is_data_and_never_code(book, tmp_path, monkeypatch):
+    """The path goes into an injected cell."""
+    name = "x\"; open('canary', 'w').write('x') #\n\\\" {a} '''.json"
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    text = HEADER + PARAMETERS + "# %%\nraise RuntimeError(ascii(rows))\n"
+    with pytest.raises(RunFailed) as failed:
+        notebooks.execute("act1", {"rows": name}, staging, tmp_path, "a command", source(tmp_path, text))
+    assert ascii(name) in str(failed.value) and not list(tmp_path.rglob("canary"))

@@ -166,22 +166,28 @@ def load(file, **options):
     return load_drafter(file, hybrid(), foreign=True, **options)
 
 
+def drafted(drafter, k=4):
+    return drafter.draft(Session(hybrid()).cache, [9], k, 1)
+
+
 LOADED = {
     "name": lambda f: load_drafter("random", hybrid()).name == "random" and load_drafter(None, hybrid()) is None,
     "target": lambda f: load(f).target is hybrid(),
     "foreign": lambda f: load(f).metadata["foreign"] is True,
-    "keep_seed": lambda f: [d.draft(Session(hybrid()).cache, [9], 3, 1).seed_kept for d in (load(f), load(f, keep_seed=False))] == [True, False],
-    "noise_seed": lambda f: load(f, noise_seed=3).draft(Session(hybrid()).cache, [9], 16, 1).tokens != load(f).draft(Session(hybrid()).cache, [9], 16, 1).tokens,
+    "keep_seed": lambda f: [drafted(d).seed_kept for d in (load(f), load(f, keep_seed=False))] == [True, False],
+    "noise_seed": lambda f: drafted(load(f, noise_seed=3), 16).tokens != drafted(load(f), 16).tokens,
     "scheme": lambda f: load(f, scheme="per_token_states").scheme == "per_token_states",
-    "passes": lambda f: load(f, passes=3).draft(Session(hybrid()).cache, [9], 4, 1).forwards == 3,
-    "confidence": lambda f: len(load(f, confidence=True).draft(Session(hybrid()).cache, [9], 4, 1).confidence) == 3,
+    "passes": lambda f: drafted(load(f, passes=3)).forwards == 3,
+    "confidence": lambda f: len(drafted(load(f, confidence=True)).confidence) == 3,
     "order": lambda f: load_drafter("ngram", hybrid(), order=3).draft([], [1, 2, 3, 4, 1, 2, 3], 2, 1).tokens == [4],
     "seed": lambda f: load_drafter("random", hybrid(), seed=4).draft([], [1], 9, 1).tokens != load_drafter("random", hybrid()).draft([], [1], 9, 1).tokens,
 }
 NOT_LOADED = {
-    "name": ([3, "", "unno", b"uno"], "drafter"), "target": (["tiny-hybrid", None], "The target is"), "foreign": (["yes", 1, None], "foreign is .*True or False"),
+    "name": ([3, "", "unno", b"uno"], "drafter"), "target": (["tiny-hybrid", None], "The target is"),
+    "foreign": (["yes", 1, None], "foreign is .*True or False"),
     "keep_seed": ([1, "no", None], "keep_seed is .*True or False"), "noise_seed": ([1.5, "3", None, True], "noise_seed is"),
-    "scheme": (["replay", "rewind", None, 3], "no scheme"), "passes": ([0, 1.5, "2", True], "passes is"), "confidence": ([1, "yes"], "confidence is .*True or False"),
+    "scheme": (["replay", "rewind", None, 3], "no scheme"), "passes": ([0, 1.5, "2", True], "passes is"),
+    "confidence": ([1, "yes"], "confidence is .*True or False"),
     "order": ([0, "2", None, True], "order is"), "seed": ([None, 1.5, "0"], "seed is"), "size": ([2], "does not take these options"),
 }
 OF_A_LOOKUP, OF_A_DRAW = ("order",), ("seed",)
@@ -234,12 +240,15 @@ WORDS = {"prompt": ["ab"], "target": ["--target", "mine"], "drafter": ["--drafte
          "top_k": ["--top-k", "9"], "top_p": ["--top-p", "0.9"], "min_p": ["--min-p", "0.01"], "rule": ["--rule", "match"],
          "repetition_penalty": ["--repetition-penalty", "1.1"], "presence_penalty": ["--presence-penalty", "0.2"],
          "frequency_penalty": ["--frequency-penalty", "0.3"]}
-DRAWN = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "rule": "match", "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
-GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True, "sampling": Sampling(**DRAWN)}
+DRAWN = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "rule": "match", "repetition_penalty": 1.1, "presence_penalty": 0.2,
+         "frequency_penalty": 0.3}
+GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True,
+         "sampling": Sampling(**DRAWN)}
 BAD = {"prompt": [[""], [" "], ["a\udcffb"]], "target": [["--target", "nowhere"], ["--target"]], "drafter": [["--drafter", "unno"]],
        "k": [["-k", "0"], ["-k", "four"], ["-k", "1.5"]], "max_tokens": [["--max-tokens", "-1"], ["--max-tokens", "many"], ["--max-tokens", "99999"]],
        "temperature": [["--temperature", "nan"], ["--temperature", "-1"], ["--temperature", "warm"]], "seed": [["--seed", "x"], ["--seed", "1.5"]],
-       "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]], "top_p": [["--top-p", "0"], ["--top-p", "1.5"]],
+       "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]],
+       "top_p": [["--top-p", "0"], ["--top-p", "1.5"]],
        "min_p": [["--min-p", "-1"], ["--min-p", "nan"]], "rule": [["--rule", "luck"]], "repetition_penalty": [["--repetition-penalty", "0"]],
        "presence_penalty": [["--presence-penalty", "inf"]], "frequency_penalty": [["--frequency-penalty", "often"]]}
 

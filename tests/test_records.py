@@ -1,4 +1,5 @@
 """Row files and journals: what is refused, in which words, and what survives a kill."""
+import fcntl
 import json
 import os
 import signal
@@ -7,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from specdecode_nb.errors import BadInput
-from specdecode_nb.records import Journal, load_rows, save_rows
+from specdecode_nb.records import Journal, dumps, load_rows, parse, save_rows, sweep, unfit, write_atomic
 
 HEAD = {"act": "act4s", "target": "toy", "provenance": {"date": "2026-01-01", "machine": {"class": "toy"}}, "config": {"tokens": 4}}
 
@@ -162,3 +165,101 @@ def test_finished_rows_survive_kill_9(tmp_path):
         child.send_signal(signal.SIGKILL)
     with Journal(path, **HEAD, resume=True) as rows:
         assert [r["repeat"] for r in rows] == [0, 1, 2]
+
+
+# --- what stands in the place of a file ---
+
+def test_a_journal_is_never_written_through_a_link_or_over_another_file(tmp_path):
+    path, other = tmp_path / "act4s.journal", tmp_path / "notes"
+    for text in (b"a page without an end of line", b"[1]\n", b'{"schema": 1}\nhalf', b"\0\0"):
+        other.write_bytes(text)
+        path.symlink_to(other)
+        for resume in (False, True):
+            with pytest.raises(BadInput, match="no journal but a link"), Journal(path, **HEAD, resume=resume):
+                pass
+        path.unlink()
+        path.write_bytes(text)
+        with pytest.raises(BadInput), Journal(path, **HEAD, resume=True):
+            pass
+        assert path.read_bytes() == other.read_bytes() == text
+        path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="no journal but a link"), Journal(path, **HEAD):
+        pass
+    assert not (tmp_path / "nowhere").exists()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match="no journal"), Journal(path, **HEAD, resume=True):
+        pass
+
+
+@pytest.mark.parametrize("text, words", [
+    ('{"a":' * 500 + "1" + "}" * 500, "nested too deeply"), ('{"a": ' + "1" * 5000 + "}", "too many digits"), ('{"a": [1, ' + "1" * 400 + "]}", "beyond 64 bits at a[1]"),
+    ('{"a": ["\\ud800"]}', "half a character (a lone surrogate) at a[0]"), ('{"\\udfff": 1}', "half a character"), ("\ufeff{}", "not JSON"), ('{"a": [0, 1e999]}', "not finite at a[1]")])
+def test_what_could_not_be_computed_with_or_written_again_is_refused(text, words):
+    with pytest.raises(BadInput) as refused:
+        parse(text, "x.json")
+    assert words in str(refused.value) and "x.json" in str(refused.value) and len(str(refused.value)) < 600
+
+
+def test_what_is_at_the_limits_is_read():
+    text = '{"a": [9223372036854775807, -9223372036854775807, "\U0001f642", ' + "[" * 60 + "]" * 60 + ', 1.7976931348623157e308, true, null]}'
+    assert dumps(parse(text, "x")) == dumps(json.loads(text))
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5), lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(st.text(st.characters(), max_size=3), inner, max_size=3), max_leaves=12)
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(JSON)
+def test_what_is_read_can_be_written_and_read_again(value):
+    text = json.dumps(value)
+    try:
+        found = parse(text, "x")
+    except BadInput as error:
+        assert unfit(value) and str(error).endswith(".")
+    else:
+        assert found == value and parse(dumps(found), "x") == value and dumps(found).encode()
+
+
+@settings(max_examples=150, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_row_file_of_any_values_is_read_or_refused(tmp_path, data):
+    """One value in a good file replaced by any other: the rows that come back can be saved again, or one sentence says why not."""
+    value = json.loads(json.dumps({"schema": 1, **HEAD, "rows": [row(), row(repeat=1)]}))
+    place = value
+    while isinstance(place, dict) and data.draw(st.booleans(), label="deeper") or isinstance(place, list):
+        at = data.draw(st.sampled_from(sorted(place))) if isinstance(place, dict) else data.draw(st.integers(0, len(place) - 1)) if place else None
+        if at is None or not isinstance(place[at], (dict, list)) or not place[at]:
+            break
+        place = place[at]
+    if isinstance(place, dict):
+        place[data.draw(st.sampled_from(sorted(place)))] = data.draw(JSON)
+    else:
+        place[0] = data.draw(JSON)
+    path = tmp_path / "any.json"
+    path.write_text(json.dumps(value))
+    try:
+        file = load_rows(path)
+    except BadInput as error:
+        assert "any.json" in str(error) and "\n" not in str(error)
+    else:
+        save_rows(tmp_path / "again.json", file.act, file.target, file.provenance, file.config, file.rows)
+        assert load_rows(tmp_path / "again.json").rows == file.rows
+
+
+def test_files_that_a_killed_process_left_half_written_are_swept_and_others_are_not(tmp_path):
+    write_atomic(tmp_path / "a.json", "{}")
+    left = tmp_path / ".a.json.abcd1234.writing"
+    left.write_text("{")
+    own = [tmp_path / name for name in (".a.json.abcd1234", ".writing", "a.json.abcd1234.writing", ".a.markdown", ".x.12345678.writings")]
+    for path in own:
+        path.write_text("mine")
+    busy = tmp_path / ".b.json.abcd1234.writing"
+    (tmp_path / ".c.json.abcd1234.writing").symlink_to(own[0])
+    with open(busy, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert sweep(tmp_path) == 1
+        assert not left.exists() and busy.exists() and all(p.read_text() == "mine" for p in own)
+    assert sweep(tmp_path) == 1 and sweep(tmp_path / "none") == 0 and not busy.exists()

@@ -762,22 +762,27 @@ page.check("combined over the product of the post's two steps is its drafted spe
 # The post reads three published multipliers as a decay with context; their source has them by generated tokens (*The decay that was by output length*, above). Here one length is varied while the other stays: prompts
 # made of the target's own grammar with few new tokens, and the ordinary prompts with more and more new tokens. Decoding alone is compared by prompt length, since prefill is most of the time there. By output
 # length the comparison is end to end, as published; a short output then carries its prefill, which no drafter shortens, so some rise of the factor with the output comes from that alone.
+#
+# By prompt length there is a third arm: the same drafter reading every context row instead of its window (the published key is `draft_window_size`). Positions beyond the length of its training are new to it, and
+# every row has to be tapped, after the last layer too, whose attention a plain prefill never computes.
 
 # %%
 if more:
     grown, far = regimes.lengths(more), regimes.contexts(more)
     figure, (left, right) = draw.panels(2, height=3.0)
     filled = lambda t, x: (t[x], t["factor"]) + ((t["low"], t["high"]) if t[["low", "high"]].notna().all(axis=None) else ())  # noqa: E731
-    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])}, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=left)
+    everything = regimes.contexts(more, whole=True)
+    without = {"decoding alone, no window": filled(everything, "prompt")} if len(everything) else {}
+    draw.lines({"decoding alone": filled(far, "prompt"), "end to end": (far["prompt"], far["factor end to end"])} | without, "prompt (tokens)", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=left)
     draw.lines({"end to end": filled(grown, "new tokens")}, "new tokens", "speed (× plain)", log_x=True, reference=1.0, ylim=(0, None), ax=right)
     page.figure(figure, "lengths", "Speed over plain decoding: left by prompt length at a fixed output, right by output length on the ordinary prompts; bands are 95 % intervals over texts",
-                "Two panels beside a dashed line at one: speed by prompt length, of decoding alone and end to end, and speed by output length.", sources=[more])
+                "Two panels beside a dashed line at one: speed by prompt length, of decoding alone with and without the drafter's window and end to end, and speed by output length.", sources=[more])
 
 # %%
 if more:
     page.show(regimes.varied(more), "lengths", "Both lengths varied apart. Speeds and factor: of decoding alone where the prompt varies, end to end where the output does; prefill: of the drafted arm over that of the plain one",
               {"plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "factor end to end", "acceptance", "prefill", "loop fraction")}}, sources=[more])
-    told(more, "context-speed", "context-trend", "context-acceptance", "context-prefill", "length-trend", "length-acceptance", "length-loops")
+    told(more, "context-speed", "context-trend", "context-acceptance", "context-prefill", "window-acceptance", "window-prefill", "length-trend", "length-acceptance", "length-loops")
 
 # %% [markdown]
 # ### The same drafter on a modified target

@@ -56,7 +56,7 @@ class Param:
                 value = items if isinstance(items, list) else None
             else:
                 value = text
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             raise self.refuse(text) from None
         return self.check(value)
 
@@ -231,6 +231,13 @@ BLOCKS = (
     Param("lengths", list, [64, 256, 1024], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
+SAMPLED = (
+    MEASURED[0],
+    Param("tokens", int, 64, "new tokens a prompt", "tokens", 1, 4096),
+    Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
+    Param("chain_tokens", int, 12000, "tokens drawn for each count on the table, whose probabilities are known", "tokens", 500, 200000),
+    *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
+)
 IDENTITY = (
     MEASURED[0],
     Param("tokens", int, 48, "new tokens a prompt", "tokens", 2, 4096),
@@ -254,7 +261,10 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
                   {"tokens": 48, "prompts": 9, "blocks": [4, 5, 16], "rest_prompts": 2, "contexts": [512, 2048], "lengths": [32, 128]},
                   {"rest": "specdecode_nb.protocols.dflash_rest:measure"}),
     "act5": Act("act5", IDENTITY, "specdecode_nb.protocols.act5:measure",
-                {"tokens": 12, "prompts": 2, "identity_tokens": 1, "identity_prompts": 1, "widths": [2, 8]}),
+                {"tokens": 8, "prompts": 3, "identity_tokens": 600, "identity_prompts": 1, "widths": [2, 8]},
+                title="Act V: never wrong", question="Is drafted decoding the target's own decoding bit for bit, where it must be, where it can only be audited, and on any backend if asked?"),
+    "act6": Act("act6", SAMPLED, "specdecode_nb.protocols.act6:measure", {"tokens": 24, "prompts": 9, "chain_tokens": 2500}, title="Act VI: drafting where tokens are drawn",
+                question="Does drafting keep its speed, and its promise, when the target samples: which rule accepts most, and what does it cost that a seed gives the same tokens with any drafter?"),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
 

@@ -75,12 +75,16 @@ def stems(folder: Path) -> list[str]:
 def rows(path: Path) -> Iterator[str]:
     """A row file: its schema, and the Act and target that its path promises."""
     file = load_rows(path, name(path))
+    if file.published:
+        yield f"{name(path)} holds published rows, and data/measured is for rows measured here; keep them elsewhere and draw them with -p rows=FILE."
     yield from leaks(name(path), path.read_text(encoding="utf-8"))
     if (file.target, file.act) != (path.parent.name, path.stem):
         yield f"{name(path)} holds rows of {file.act!r} on {file.target!r}, not of {path.stem!r} on {path.parent.name!r}; rename or remove it."
 
 
 def text_file(path: Path) -> Iterator[str]:
+    if not path.is_file():  # reading a pipe would never end
+        raise BadInput(f"{name(path)} is no regular file; remove it.")
     text = path.read_text(encoding="utf-8")
     yield from leaks(name(path), text)
     if path.suffix == ".json" and path.name != "numbers.json":

@@ -140,8 +140,8 @@ def numbers(file: RowFile) -> dict[str, Found]:
             out[f"off:{dtype}"] = count(sum(r["largest_change"] > 2 * limit for r in mine), len(mine))
         if plain:
             out[f"texts:{dtype}"] = count(sum(r["token_mismatches"] > 0 for r in plain), len(plain))
-    if (found := moving(file, "bfloat16")) is not None:
-        out["moving"] = count(*found)
+    if lines := [found for dtype in DTYPES if (found := moving(file, dtype)) is not None]:
+        out["moving"] = count(*map(sum, zip(*lines)))
     arms = set(st.by(price, "arm"))
     return out | {f"speed:{a}/{b}": ratio(price, a, b) for a, b in RATIOS if {a, b} <= arms}
 

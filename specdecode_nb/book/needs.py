@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, rest, staging, sweep, undo
+from . import block, identity, imported, rest, sampled, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -47,6 +47,10 @@ class Needs:
 
 def check(file: RowFile) -> RowFile:
     """``file`` itself if its page can draw from it. Raises BadInput, one sentence that names all that is lacking."""
+    if file.published:
+        if not any(file.of(kind) for kind in imported.KINDS):
+            raise BadInput(f"{file.name} holds no rows of kind {', '.join(imported.KINDS[:-1])} or {imported.KINDS[-1]}; import the results folder again.")
+        return file
     needs = NEEDS.get(file.act)
     if needs is None:
         return file
@@ -86,6 +90,8 @@ def lacks(needs: Needs, file: RowFile) -> Iterator[str]:
         absent = [f for f in fields if any(r.get(f) in (None, []) for r in rows)]
         if absent:
             yield f"{listed(absent)} in rows of {name}"
+    if any(r["ar_looped_fraction"] is None for r in file.of("decode")):
+        yield "ar_looped_fraction in decode rows"
     yield from needs.more(file)
 
 
@@ -171,4 +177,16 @@ NEEDS = {
                                                    for a in arms("ar", f"dflash_b{c['block']}", section=s)]),
          "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
         COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
+    "act5": Needs(
+        {"decode": (("section", "arm"), lambda c: arms(*PLAIN, "exact", "uno_k4", "uno_k4_exact", "dflash_b8", "dflash_b8_exact", section="price")),
+         "identity": ((), lambda c: []),
+         "width_noise": (("dtype",), lambda c: [(d,) for d in identity.DTYPES]), "audit": (("dtype", "arm"), lambda c: [(d, identity.CONTROL) for d in identity.DTYPES]),
+         "museum": (("fault",), lambda c: [("none",)])},
+        {"prompts": list[str], "tokens": int, "reduced": bool, "cell": int, "widths": list[int]}, rules="act5"),
+    "act6": Needs(
+        {"decode": (("section", "arm"), lambda c: [*arms(*PLAIN, *sampled.DRAFTERS.values(), section="greedy"),
+                                                   *(a for s in ("t0.6", sampled.HOT) for a in arms(*PLAIN, *sampled.ARMS, section=s)),
+                                                   *arms("ar", *sampled.ARMS, section="filtered")]),
+         "chain": (("case",), lambda c: [(case,) for case in {sampled.CONTROL, *c["chains"]}])},
+        COMMON | {"chain_tokens": int, "seed": int, "chains": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
 }

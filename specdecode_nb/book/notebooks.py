@@ -10,7 +10,7 @@ import fcntl
 import json
 import logging
 import os
-import shutil
+import re
 import sys
 import tempfile
 import warnings
@@ -47,7 +47,10 @@ def read_source(act: str, path: Path | None = None) -> NotebookNode:
     path = path or source_path(act)
     if not path.is_file():
         raise BadInput(f"There is no notebook source for {act} yet; write notebooks/source/{act}.py.")
-    book = jupytext.reads(read_text(path, "notebook source"), fmt="py:percent")
+    text = read_text(path, "notebook source")
+    if re.search(r"[&*]\w", text.split("# ---", 2)[1] if text.startswith("# ---") else ""):  # YAML that refers to itself can expand without end
+        raise BadInput(f"{path.name} has a jupytext header with an anchor or an alias; begin it as the other sources do.")
+    book = jupytext.reads(text, fmt="py:percent")
     if book.metadata.get("kernelspec", {}).get("name") != "python3" or "jupytext" not in book.metadata:
         raise BadInput(f"{path.name} has no full jupytext header with the kernelspec python3; begin it as the other sources do.")
     for number, cell in enumerate(book.cells):
@@ -151,7 +154,11 @@ def execute(act: str, params: dict, staging: Path, cwd: Path, command: str, sour
     finally:
         end(managers)
     if saved.exists():
-        book = nbformat.read(saved, as_version=4)
+        try:
+            book = nbformat.read(saved, as_version=4)
+        except ValueError:  # a full disk has cut it off
+            saved.unlink()
+            failure = failure or "the notebook could not be saved whole"
         book.cells = [c for c in book.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]  # its banners would shift the count
     number, reason = next(faults(act, book), (None, ""))
     if failure or number is not None:
@@ -159,7 +166,7 @@ def execute(act: str, params: dict, staging: Path, cwd: Path, command: str, sour
         counted = sum("injected-parameters" not in c.metadata.get("tags", []) for c in book.cells[:number])
         where = f" in cell {counted} ({first.strip()})" if first else ""
         raise RunFailed(f"{act} stopped{where}: {failure or reason}.")
-    saved.unlink()
+    saved.unlink(missing_ok=True)
     book = normalise(act, book)
     nbformat.validate(book)
     return book
@@ -275,8 +282,7 @@ def keep_failure(act: str, staging: Path, folder: Path) -> str:
     """Copy the half-run notebook to ``folder``; returns where it is, in words."""
     if not (staging / "failed.ipynb").exists():
         return ""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(staging / "failed.ipynb", folder / f"{act}.ipynb")
+    write_atomic(folder / f"{act}.ipynb", (staging / "failed.ipynb").read_bytes())  # never through a link
     return f" What it had got to is {folder / f'{act}.ipynb'}."
 
 

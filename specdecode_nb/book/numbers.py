@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import BadInput, nearest
-from ..records import not_finite, parse, read_text, write_atomic
+from ..records import unfit, parse, read_text, write_atomic
 from .tables import latex
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
@@ -32,7 +32,7 @@ class Numbers:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a number; use lower case, digits and underscores.")
         value = value.item() if hasattr(value, "item") else value
-        if type(value) not in (int, float, str) or not_finite(value):
+        if type(value) not in (int, float, str) or unfit(value):
             raise ValueError(f"The number {name!r} is {value!r}; record a finite number or a text.")
         item = {"value": value, "text": format(value, fmt), "unit": unit, "source": source}
         if self.items.setdefault(f"{self.act}.{name}", item) != item:

@@ -9,10 +9,11 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, palette, published, regimes, rest, staging, sweep, undo, verdicts
+from . import block, identity, palette, published, regimes, rest, sampled, staging, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
 JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
+          "act5": identity.outcomes, "act6": sampled.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
 
@@ -99,7 +100,19 @@ def elsewhere(judged: Judged) -> str:
             f"on the target modified most {amount(judged['modified-pays'])}")
 
 
-FINDINGS = {"act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+def exactness(judged: Judged) -> str:
+    """Act V: bits on the reference BLAS, flips beyond the noise elsewhere, exact decoding and its price."""
+    return (f"{amount(judged['V-2'], ',d')} of {amount(judged['V-1'], ',d')} drafted tokens differ on the reference BLAS, {amount(judged['V-6'], 'd')} and {amount(judged['V-7'], 'd')} flips beyond "
+            f"the width noise elsewhere (float32, bfloat16); exact decoding differs in {amount(judged['V-11'], 'd')} tokens and runs at {amount(judged['V-15'])} x plain, {amount(judged['V-17'])} with drafts")
+
+
+def drawn(judged: Judged) -> str:
+    """Act VI: speed with shared noise, and what it accepts against rejection."""
+    return (f"at temperature 1 with shared noise the adapter decodes at {amount(judged['speed-uno'])} x plain sampling, blocks of 8 at {amount(judged['speed-dflash'])}; "
+            f"rejection accepts {amount(judged['gumbel-cost-uno'], '+.3f')} more of the adapter's drafts")
+
+
+FINDINGS = {"act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:

@@ -43,9 +43,14 @@ class Computed:
 
 
 def measured_label(rows: RowFile) -> str:
-    """Model, machine, versions and date of measured rows; a reduced run says so, and one on a degraded machine why."""
+    """Model, machine, versions and date of measured rows; a reduced run says so, and one on a degraded machine why. Imported rows are published ones."""
     p, c = rows.provenance, rows.config
     target, machine, versions, blas = (p.get(k, {}) for k in ("target", "machine", "versions", "blas"))
+    if rows.published:
+        commit = [f"commit {p['commit'][:12]}"] if isinstance(p.get("commit"), str) else []
+        parts = [f"{target.get('name', rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"), p.get("date", "undated"),
+                 " ".join([f"rows of {p.get('project', 'a project not named')}", *commit])]
+        return "published: " + "; ".join(parts + ["not all of its rows"] * bool(c.get("reduced")))
     parts = [f"{target.get('name', rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"),
              f"MLX {versions.get('mlx', '?')}, BLAS {blas.get('name', '?')}", p.get("date", "undated")]
     parts += ["a reduced run"] * bool(c.get("reduced")) + [text for text in [condition.marking(p)] if text]
@@ -59,6 +64,7 @@ class Page:
         params: the notebook's parameters, checked.
         published: the published facts (:class:`.published.Act`); None for the overview and for an Act of our own.
         rows: the measured row file, or None where nothing has been measured yet.
+        imported: the row file that ``rows`` names, where it is one of published rows: drawn beside the verdict, never in the place of ``rows``.
         parts: the row files of the Act's further measurements by name, None where there is none yet.
     """
 
@@ -74,13 +80,15 @@ class Page:
         known = [act, *(f"{act}_{part}" for part in spec.parts)]
         if given is not None and given.act not in known:
             raise BadInput(f"{given.name} holds rows of {given.act!r}, this is {act!r}; name a row file of this Act.")
-        found = {name: given if given is not None and given.act == name else self.borrowed(name) if "rows" in self.params else None for name in known}
+        self.imported = given if given is not None and given.published else None
+        own = given if self.imported is None else None
+        found = {name: own if own is not None and own.act == name else self.borrowed(name) if "rows" in self.params else None for name in known}
         self.rows, self.parts = found[act], {part: found[f"{act}_{part}"] for part in spec.parts}
         self.numbers = Numbers(act)
         self.command = os.environ.get(COMMAND, f"specdecode-nb run {act}")
         self._out = Path(os.environ[OUT]) if OUT in os.environ else None
         self._count, self._ids, self._shown, self._sources = {"Figure": 0, "Table": 0}, set(), set(), {}
-        for source in (self.published, self.rows, *self.parts.values()):
+        for source in (self.published, self.imported, self.rows, *self.parts.values()):
             if source is not None:
                 self._sources[source.name] = source.digest
 
@@ -294,9 +302,13 @@ class Page:
         self._markdown(f"> **Note.** {found[0]}")
 
     def verdict(self) -> None:
-        """The verdict, word for word."""
+        """The verdict, word for word, and beside it what imported rows give."""
         self._shown.add(("verdict", ""))
         self._markdown(f"**Published verdict** ({self.published.label}):\n\n> **{self.published.facts.verdict}**")
+        if self.imported is not None:
+            from . import imported
+
+            imported.show(self, self.imported)
 
     # --- measured here ---
 
@@ -314,11 +326,11 @@ class Page:
     def provenance(self) -> None:
         """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""
         entries = [{"what": "source", "which": f"{name} (sha256 {digest[:16]})"} for name, digest in self._sources.items()]
-        measured = {"": self.rows} | self.parts
-        for part, file in measured.items():
+        measured = {"measured": self.rows, "published rows": self.imported} | {f"measured ({part})": file for part, file in self.parts.items()}
+        for what, file in measured.items():
             if file is not None:
-                p, of = file.provenance, f" ({part})" if part else ""
-                entries += [{"what": f"measured{of}: {key}", "which": flat(p[key])} for key in p] + [{"what": f"settings{of}", "which": flat(file.config)}]
+                entries += [{"what": f"{what}: {key}", "which": flat(value)} for key, value in file.provenance.items()]
+                entries.append({"what": what.replace("measured", "settings").replace("published rows", "settings (published rows)"), "which": flat(file.config)})
         entries.append({"what": "drawn by", "which": self.command})
         self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from",
                   sources=[s for s in (self.published, *measured.values()) if s is not None] or [self.computed])

@@ -12,6 +12,7 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
+from ..rows import WHOLE
 from .rest import Found, acceptance_of, over_prompts, section
 from .sweep import arm_rows, frame
 
@@ -23,7 +24,13 @@ def plain(rows: Rows) -> list[dict]:
 
 
 def drafted(rows: Rows) -> list[dict]:
-    return [r for r in rows if r["arm"] != "ar"]
+    return [r for r in rows if r["arm"] != "ar" and not r["arm"].endswith(WHOLE)]
+
+
+def without_window(rows: Rows) -> list[dict]:
+    """Plain decoding and the drafter that reads all of the context, under the name of the other; empty if its rows are missing."""
+    whole = [r | {"arm": r["arm"].removesuffix(WHOLE)} for r in rows if r["arm"].endswith(WHOLE)]
+    return plain(rows) + whole if whole else []
 
 
 def speed(rows: Rows, measure: Callable[[dict], float] = st.tokens_per_second) -> float:
@@ -89,9 +96,11 @@ def by_value(rows: Rows, name: str, title: str, measure: Callable[[dict], float]
 UNITS = {"plain": "tok/s", "drafted": "tok/s", "low": "95 %", "high": "95 %", "acceptance": "accepted / drafted", "mean accepted prefix": "tokens"}
 
 
-def contexts(file: RowFile) -> pd.DataFrame:
-    """By prompt length: decode speeds without prefill, their factor, the factor end to end and the prefill of both arms."""
+def contexts(file: RowFile, whole: bool = False) -> pd.DataFrame:
+    """By prompt length: decode speeds without prefill, their factor, the factor end to end and the prefill of both arms;
+    of the drafter as it is or, with ``whole``, without its window."""
     rows = section(file, "context")
+    rows = without_window(rows) if whole else rows
     entries = by_value(rows, "prompt_tokens", "prompt", st.decode_tokens_per_second)
     for e in entries:
         group = only(rows, prompt_tokens=e["prompt"])
@@ -127,9 +136,13 @@ def machine(file: RowFile) -> pd.DataFrame:
 
 def varied(file: RowFile) -> pd.DataFrame:
     """Prompt and generated length varied apart, in one table; each line has what the other was."""
-    grown, long = lengths(file), contexts(file)
-    long = long.rename(columns={"prompt": "prompt tokens"}).assign(**{"new tokens": section(file, "context")[0]["tokens"], "varied": "prompt",
-                                                                     "prefill": long["prefill, drafted"] / long["prefill, plain"]})
+    def of_prompts(long: pd.DataFrame, name: str) -> pd.DataFrame:
+        return long.rename(columns={"prompt": "prompt tokens"}).assign(**{"new tokens": section(file, "context")[0]["tokens"], "varied": name,
+                                                                          "prefill": long["prefill, drafted"] / long["prefill, plain"]})
+
+    grown, long = lengths(file), of_prompts(contexts(file), "prompt")
+    if without_window(section(file, "context")):
+        long = pd.concat([long, of_prompts(contexts(file, whole=True), "prompt, no window")])
     usual = round(st.mean([r["prompt_tokens"] for r in section(file, "length")]))
     grown = grown.assign(**{"prompt tokens": usual, "varied": "output"})
     columns = ["varied", "prompt tokens", "new tokens", "prompts", "plain", "drafted", "factor", "low", "high", "factor end to end", "acceptance",
@@ -155,7 +168,7 @@ def metrics(file: RowFile) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for part in (of_precision, of_text, of_contexts, of_lengths, of_modified, of_machine):
         found |= part(file)
-    checked = drafted(file.of("decode"))
+    checked = [r for r in file.of("decode") if r["arm"] != "ar"]
     found["beyond_one_ulp"] = st.audit(checked)["beyond one ULP"], None, None, len(checked)
     return found
 
@@ -206,6 +219,10 @@ def of_contexts(file: RowFile) -> dict[str, Found]:
     decode = lambda rs: factor(rs, st.decode_tokens_per_second)  # noqa: E731
     found = {"context_longest": over_prompts(at(rows, long), decode),
              "prefill_longest": over_prompts(at(rows, long), lambda rs: speed(drafted(rs), prefill) / speed(plain(rs), prefill))}
+    if without_window(rows):
+        found |= {"whole_acceptance": over_prompts(at(rows, long), lambda rs: accepted(without_window(rs)) - accepted(rs)),
+                  "whole_longest": over_prompts(at(rows, long), lambda rs: decode(without_window(rs))),
+                  "whole_prefill": over_prompts(at(rows, long), lambda rs: speed(drafted(without_window(rs)), prefill) / speed(plain(rs), prefill))}
     if short < long:
         found["context_ratio"] = over_prompts(rows, lambda rs: decode(at(rs, long)) / decode(at(rs, short)))
         found["context_acceptance"] = over_prompts(rows, lambda rs: accepted(at(rs, long)) - accepted(at(rs, short)))

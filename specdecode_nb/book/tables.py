@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from ..records import not_finite, sha256, write_atomic
+from ..records import unfit, sha256, write_atomic
 
 MISSING = "–"
 WRAP, LINE = 24, 80  # letters of a text column before it wraps in LaTeX; letters of a line
@@ -137,9 +137,8 @@ def as_csv(frame: pd.DataFrame) -> str:
 
 def prepare(table_id: str, frame: pd.DataFrame, caption: str, about: dict, fmt: Mapping[str, str] | None = None) -> dict[str, str]:
     """``<id>.csv|tex|md`` and the record ``<id>.json`` as texts by file name."""
-    odd = not_finite(frame.astype(object).where(frame.notna(), None).values.tolist())
-    if odd:
-        raise ValueError(f"Table {table_id} holds a number that is not finite at {odd}.")
+    if odd := unfit(frame.astype(object).where(frame.notna(), None).values.tolist()):
+        raise ValueError(f"Table {table_id} holds {odd}.")
     files = {f"{table_id}.csv": as_csv(frame), f"{table_id}.tex": as_latex(frame, caption, table_id, fmt),
              f"{table_id}.md": f"{as_markdown(frame, fmt)}\n\n{caption}\n"}
     digests = {name.rsplit(".", 1)[1]: sha256(text.encode()) for name, text in files.items()}

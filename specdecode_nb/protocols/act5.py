@@ -13,12 +13,12 @@ from .. import criteria
 from ..decoder import PREFILL_ROWS
 from ..exact import CELL
 from ..targets import load_target
-from . import identity, machine
+from . import identity, machine, museum
 from .common import CONTEXT_SEED, check_room, context_prompt, journal_of, keeper, prompt_suite
 from .dflash import load_drafters
 
 ACT = "act5"
-TOY_TOKENS = 250  # of one toy prompt
+TOY_TOKENS, SHORTEST = 250, 24  # of one toy prompt, at most and at least
 CALIBRATION = 2  # texts of the width noise, none of which is audited
 LENGTH = 64  # tokens of the prompts of the calibration
 FASTER = "auto"  # what the second process asks for
@@ -26,15 +26,20 @@ FASTER = "auto"  # what the second process asks for
 
 def key(row: dict) -> tuple:
     """What tells rows of one unit apart."""
-    return tuple(row.get(name) for name in ("kind", "against", "arm", "width", "repeat"))
+    return tuple(row.get(name) for name in ("kind", "against", "arm", "width", "repeat", "fault"))
+
+
+def toy_arms() -> list[tuple]:
+    """(drafter, k, scheme) of the toy's arms."""
+    return list(identity.toy_arms(identity.toy.hybrid(), list, [2]).values())
 
 
 def toy_units(params: dict, arms: int) -> list[dict]:
     """As many toy prompts as bring the tokens of all arms to ``identity_tokens``, those of the target counted; one at least."""
-    target = params["identity_prompts"] * params["tokens"] * arms
-    toy_arms = len(identity.toy_arms(identity.toy.hybrid(), [], [2]))
-    count = max(1, math.ceil((params["identity_tokens"] - target) / (toy_arms * TOY_TOKENS)))
-    return [{"section": "reference", "model": "toy", "dtype": "float32", "prompt": {"id": f"toy-{i}"}, "tokens": TOY_TOKENS} for i in range(count)]
+    target, each = params["identity_prompts"] * params["tokens"] * arms, len(toy_arms())
+    tokens = min(TOY_TOKENS, max(SHORTEST, params["identity_tokens"] // each))
+    count = max(1, math.ceil((params["identity_tokens"] - target) / (each * tokens)))
+    return [{"section": "reference", "model": "toy", "dtype": "float32", "prompt": {"id": f"toy-{i}"}, "tokens": tokens} for i in range(count)]
 
 
 def units(params: dict, target, arms: int) -> dict[str, list[dict]]:
@@ -45,8 +50,8 @@ def units(params: dict, target, arms: int) -> dict[str, list[dict]]:
         {"section": section, "model": "target", "dtype": dtype, "prompt": p, "tokens": params["tokens"], "repeats": params["repeats"], **more} for p in chosen]
     toy = toy_units(params, arms)
     both = ("float32", "bfloat16")
-    return {"reference": one("reference", "float32", few) + [toy[0] | {"section": "exact", "dtype": d, "tokens": TOY_TOKENS // 2} for d in both]
-            + one("exact", "float32", few) + toy,
+    return {"reference": one("reference", "float32", few) + [toy[0] | {"section": "exact", "dtype": d, "tokens": toy[0]["tokens"] // 2} for d in both]
+            + one("exact", "float32", few) + toy + [{"section": "museum", "model": "toy", "dtype": "float32", "prompt": {"id": "battery"}}],
             FASTER: one("price", "float32", prompts) + [u for d in both for u in one("noise", d, texts)] + [u for d in both for u in one("audit", d, prompts)]
             + [u for d in both for u in one("exact", d, few)]}
 
@@ -76,11 +81,11 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     wanted = units(params, target, len(arms))
     check_room(target, [u["prompt"] for units in wanted.values() for u in units if u["model"] == "target"], params["tokens"] + identity.SLACK, max(*params["widths"], CELL))
     on_grid = sum(k <= CELL for _, k, _ in arms.values())
-    toy_arms = identity.toy_arms(identity.toy.hybrid(), [], [2]).values()
-    counts = {"noise": len({*params["widths"], CELL}), "audit": len(arms) + 1, "price": len(identity.price_arms(target, drafters)) * params["repeats"]}
+    of_toy = toy_arms()
+    counts = {"museum": len(museum.FAULTS) + 1, "noise": len({*params["widths"], CELL}), "audit": len(arms) + 1, "price": len(identity.price_arms(target, drafters)) * params["repeats"]}
     size = lambda u: counts.get(u["section"]) or {  # noqa: E731
-        ("reference", "target"): len(arms), ("exact", "target"): on_grid + 1, ("reference", "toy"): len(toy_arms),
-        ("exact", "toy"): sum(k <= CELL and scheme != "replay" for _, k, scheme in toy_arms) + 1}[u["section"], u["model"]]
+        ("reference", "target"): len(arms), ("exact", "target"): on_grid + 1, ("reference", "toy"): len(of_toy),
+        ("exact", "toy"): sum(k <= CELL and scheme != "replay" for _, k, scheme in of_toy) + 1}[u["section"], u["model"]]
     config = {name: params[name] for name in ("target", "tokens", "repeats", "identity_tokens", "identity_prompts", "widths")} | {"reduced": params["quick"]}
     config |= {"prompts": [p["id"] for p in prompt_suite(params["prompts"])], "toy_tokens": TOY_TOKENS, "calibration_texts": CALIBRATION, "context_seed": CONTEXT_SEED,
                "seed": identity.SEED, "cell": CELL, "prefill_rows": PREFILL_ROWS, "faster": FASTER, "drafters": digests, "criteria": criteria.load(ACT).rules}

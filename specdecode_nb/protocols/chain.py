@@ -1,8 +1,6 @@
 """A target that is a table, to count what sampling emits: the next token depends on the last one alone, so every probability is known."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..acceptance import Greedy
@@ -77,53 +75,17 @@ def probabilities(table: np.ndarray, sampling: Sampling) -> np.ndarray:
 
 
 def decode(table: np.ndarray, drafter: ChainDrafter | None, sampling: Sampling, tokens: int, k: int, seed: int):
-    """One long generation from the prompt [0]."""
+    """One long generation from the prompt [0]: what one ``chain`` row is counted from."""
     target = Target(ChainModel(table), ChainTokenizer(), "chain", "float32", LENGTH, len(table))
     return generate(target, [0], drafter, k=k, max_tokens=tokens, seed=seed, sampling=sampling, ignore_eos=True)
 
 
-def pairs(tokens: Sequence[int], vocab: int) -> np.ndarray:
-    """Counts [vocab, vocab, vocab]: two tokens after a third, where the next pair follows the last of this one."""
-    ids = np.array([0, *tokens])
-    counts = np.zeros((vocab,) * 3, dtype=int)
-    end = (len(ids) - 1) // 2 * 2
-    np.add.at(counts, (ids[0:end:2], ids[1 : end + 1 : 2], ids[2 : end + 1 : 2]), 1)
-    return counts
-
-
-def chi_square(counts: np.ndarray, p: np.ndarray) -> dict:
-    """Joint chi-square of counts [V, V, V] of pairs against the chain p [V, V]: ``statistic``, ``df``, and ``z``, about normal if
-    the distribution is right (Wilson and Hilferty)."""
-    expected = counts.sum(axis=(1, 2))[:, None, None] * p[:, :, None] * p[None]
-    open_cells = expected > 0
-    if counts[~open_cells].any():
-        return {"statistic": float("inf"), "df": int(open_cells.sum() - len(p)), "z": float("inf")}
-    statistic = float(((counts - expected)[open_cells] ** 2 / expected[open_cells]).sum())
-    df = int(open_cells.sum() - (counts.sum(axis=(1, 2)) > 0).sum())
-    return {"statistic": statistic, "df": df, "z": ((statistic / df) ** (1 / 3) - 1 + 2 / (9 * df)) / (2 / (9 * df)) ** 0.5}
-
-
-def acceptance(p: np.ndarray, q: np.ndarray, rule: str) -> np.ndarray:
-    """Probability that a draft after each token is accepted, by the closed form of the rule: p, q [V, V] -> [V].
-
-    ``match`` takes q as drawn from; the drafters of this package propose the most likely token, so their q is a point mass.
-    """
-    if rule == "gumbel":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            worst = np.maximum(p[:, None, :] / p[:, :, None], q[:, None, :] / q[:, :, None]).sum(axis=-1)
-        return np.where((p > 0) & (q > 0), 1 / worst, 0).sum(axis=-1)
-    return (np.minimum(p, q) if rule == "rejection" else p * q).sum(axis=-1)
-
-
-def judged(result, closed: np.ndarray) -> dict:
-    """Drafts that were judged and accepted in a generation, the closed form's expectation of the latter, and the distance in standard
-    deviations. ``closed`` [V] as :func:`acceptance` gives it."""
-    s, ids = result.stats, [0, *result.tokens]
-    at, accepted, rates = 0, 0, []
-    for offered, kept, committed in zip(s.offered_per_cycle, s.accepted_per_cycle, s.committed_per_cycle):
-        rates += [closed[t] for t in ids[at : at + min(offered, kept + 1)]]
-        accepted += kept
+def judged_after(result, vocab: int) -> tuple[list[int], int]:
+    """Drafts judged in a generation, by the token before them, and how many were accepted."""
+    stats, ids, at, judged = result.stats, [0, *result.tokens], 0, [0] * vocab
+    for offered, kept, committed in zip(stats.offered_per_cycle, stats.accepted_per_cycle, stats.committed_per_cycle):
+        # the budget may have cut what was judged last
+        for token in ids[at : at + min(offered, kept + 1)] if at + committed < len(ids) - 1 else ():
+            judged[token] += 1
         at += committed
-    rates = np.array(rates)
-    spread = float(np.sqrt((rates * (1 - rates)).sum()))
-    return {"judged": len(rates), "accepted": accepted, "expected": float(rates.sum()), "z": (accepted - float(rates.sum())) / spread if spread else 0.0}
+    return judged, sum(stats.accepted_per_cycle[:-1])

@@ -94,13 +94,13 @@ def audit(target: Target, prompt: list[int], reference: list[int], emitted: list
             "divergence_positions_checked": len(gaps)}
 
 
-def decode_plain_mlx_lm(target: Target, prompt: list[int], tokens: int) -> tuple[list[int], dict]:
-    """mlx-lm's own ``generate_step`` on the same model: the baseline that a drafter has to beat as well."""
+def decode_plain_mlx_lm(target: Target, prompt: list[int], tokens: int, sampler=None) -> tuple[list[int], dict]:
+    """mlx-lm's own ``generate_step`` on the same model: the baseline that a drafter has to beat as well. ``sampler``: mlx-lm's own, None is greedy."""
     from mlx_lm.generate import generate_step
 
     marks = {}
     began = time.perf_counter()
-    steps = generate_step(mx.array(prompt), target.model, max_tokens=tokens,
+    steps = generate_step(mx.array(prompt), target.model, max_tokens=tokens, sampler=sampler,
                           prompt_progress_callback=lambda done, total: marks.setdefault("prefilled", time.perf_counter()) if done >= total - 1 else None)
     out = [int(token) for token, _ in steps]
     wall = time.perf_counter() - began

@@ -1,6 +1,7 @@
 """DFlash, the rest: what the post could not separate. Precision, prompt length, generated length, a modified target, a busy machine.
 
-Every section decodes the same two arms, plain and drafted, next to each other on every prompt. Where a section changes the
+Every section decodes the same two arms, plain and drafted, next to each other on every prompt; by prompt length there is a
+third, the drafter without its window. Where a section changes the
 target or the machine, its variants are interleaved on every prompt as well, and a row is audited against plain decoding of
 its own variant. The committed target is never changed: quantised and retrained ones are copies in memory.
 """
@@ -15,10 +16,11 @@ import numpy as np
 
 from .. import criteria
 from ..decoder import generate
-from ..dflash import DFlashDrafter
+from ..dflash import DFlashDrafter, widened
 from ..drafters import load_drafter
 from ..errors import BadInput
 from ..records import sha256
+from ..rows import WHOLE
 from ..targets import Target, load_target, mx, quantised
 from ..train import modified
 from ..train.grammar import document
@@ -45,6 +47,14 @@ class Variant:
 def pair_of_arms(target: Target, drafter: str, block: int, foreign: bool = False) -> dict[str, Arm]:
     """Plain decoding and the drafter of that name at ``block`` rows; ``foreign`` as in :func:`.load_drafter`."""
     return {"ar": drafting_arm(target, None), f"dflash_b{block}": drafting_arm(target, load_drafter(drafter, target, foreign=foreign), block)}
+
+
+def with_whole_context(target: Target, drafter: str, block: int) -> dict[str, Arm]:
+    """The two arms and, where the drafter reads a window, a third: the same weights reading every context row."""
+    whole, arms = load_drafter(drafter, target), pair_of_arms(target, drafter, block)
+    if whole.model.config.draft_window_size is None:
+        return arms
+    return arms | {f"dflash_b{block}{WHOLE}": drafting_arm(target, DFlashDrafter(target, widened(whole.model)), block)}
 
 
 def precisions(target: Target, drafter: str, block: int) -> list[Variant]:
@@ -150,6 +160,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     check_room(target, prompts, max(tokens, *lengths), block)
     check_room(target, long, tokens, block)
     plain = Variant(target, pair_of_arms(target, name, block))
+    far = Variant(target, with_whole_context(target, name, block))
     config = {"target": params["target"], "drafter": name, "tokens": tokens, "dtype": params["dtype"], "reduced": params["quick"], "block": block,
               "lengths": lengths, "contexts": contexts, "prompts": [p["id"] for p in prompts], "context_prompts": [p["id"] for p in long],
               "warmup_prompts": WARMUP_PROMPTS, "context_seed": CONTEXT_SEED, "held_out_seed": HELD_OUT_SEED, "bits": PRECISIONS, "group": GROUP,
@@ -158,7 +169,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
               "conditions": list(machine.CONDITIONS), "nice": machine.NICE, "criteria": criteria.load(ACT).rules}
     arms, warm = len(plain.arms), prompts[:WARMUP_PROMPTS]
     loaded = prompts[:MACHINE_PROMPTS]
-    total = (((1 + len(PRECISIONS)) * (arms + 1) + arms * (len(lengths) + len(TUNING_STEPS))) * len(prompts) + arms * len(long)
+    total = (((1 + len(PRECISIONS)) * (arms + 1) + arms * (len(lengths) + len(TUNING_STEPS))) * len(prompts) + len(far.arms) * len(long)
              + arms * len(machine.CONDITIONS) * len(loaded))
     with journal_of(ACT, journal, target, drafter, config, resume) as rows:
         def keep(new: Generator[dict]) -> None:
@@ -174,7 +185,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         # one prompt of warm-up: on a CPU a quantised product takes its rows one after another, so a prompt is slow
         keep(interleaved("precision", prompts, variants, tokens, rows, warm[:1]))
         keep(text_effects(prompts, variants, tokens, rows))
-        keep(interleaved("context", long, [plain], tokens, rows, long[:1]))
+        keep(interleaved("context", long, [far], tokens, rows, long[:1]))
         for n in lengths:
             keep(interleaved("length", prompts, [plain], n, rows, warm))
         if sum(r.get("section") == "modified" for r in rows) < arms * len(TUNING_STEPS) * len(prompts):

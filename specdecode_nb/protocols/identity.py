@@ -7,6 +7,7 @@ A BLAS is chosen once for a process, so the two are compared by two processes. A
 ``noise``      one text by one row and by several rows at a time: the width noise of the logits
 ``audit``      drafted texts, every position judged by the plain target
 ``price``      timed decode rows with and without the grid
+``museum``     faults of other projects put into our source, and which check of the battery sees them
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from ..drafters import Draft, NgramDrafter, RandomDrafter, UnoDrafter
 from ..exact import CELL
 from ..lora import PUBLISHED, attach
 from ..targets import Target, load_target, mx
-from . import machine, toy
+from . import machine, museum, toy
 from .common import decode_rows, drafting_arm, plain_arms
 from .dflash import load_drafters
 
@@ -61,10 +62,11 @@ class Watched:
         return logits
 
 
-def toy_arms(target: Target, known: Sequence[int], prompt: Sequence[int]) -> dict[str, tuple]:
+def toy_arms(target: Target, known: Callable[[], list[int]], prompt: Sequence[int]) -> dict[str, tuple]:
     """Arm -> (drafter, k, scheme) of the toy. Scripted drafters know the plain text and err after counts drawn for this prompt."""
+    text = known()
     counts = [int(c) for c in np.random.default_rng([SEED, *prompt]).integers(0, 9, 64)] + [3]
-    script = lambda form: toy.ScriptedDrafter(target, known, len(prompt), counts, form)  # noqa: E731
+    script = lambda form: toy.ScriptedDrafter(target, text, len(prompt), counts, form)  # noqa: E731
     untrained = UnoDrafter(target, *attach(target.model, 4, PUBLISHED))
     return ({f"kept_k{k}": (script("kept"), k, "tape") for k in (2, 4, 8, 16)} | {f"lookup_k{k}": (script("lookup"), k, "tape") for k in (4, 8)}
             | {"published_k4": (script("published"), 4, "tape"), "kept_k8_states": (script("kept"), 8, "per_token_states"),
@@ -105,7 +107,7 @@ def compared(reference, result, about: dict, accepted: int, seconds: float) -> d
 
 
 def identity_rows(target: Target, prompt: list[int], tokens: int, make: Callable, about: dict, exact: bool) -> Iterator[dict]:
-    """Every arm of ``make(known, prompt)`` against plain decoding; on the grid if ``exact``, with a row for what the grid does to the plain text."""
+    """Every arm of ``make(known, prompt)`` against plain decoding, ``known()`` being its text and more; on the grid if ``exact``, with a row for what the grid does to the plain text."""
     def decode(n, drafter=None, k=1, scheme="tape", exact=exact):
         began = time.perf_counter()
         return generate(target, prompt, drafter, k=k, max_tokens=n, ignore_eos=True, scheme=scheme, exact=exact), time.perf_counter() - began
@@ -117,7 +119,7 @@ def identity_rows(target: Target, prompt: list[int], tokens: int, make: Callable
         row = compared(ordinary, reference, about | {"arm": "exact", "against": "plain"}, 0, seconds)
         # one row a forward there and a cell of them here: the states are expected to differ where the kernels do
         yield row | {"prefix": row["tokens"] if row["first_divergence"] is None else row["first_divergence"]}
-    known = decode(tokens + SLACK)[0].tokens
+    known = lambda: decode(tokens + SLACK)[0].tokens  # noqa: E731
     for arm, (drafter, k, scheme) in make(known, prompt).items():
         result, seconds = decode(tokens, drafter, k, scheme)
         yield compared(reference, result, about | {"arm": arm}, sum(result.stats.accepted_per_cycle), seconds)
@@ -198,6 +200,9 @@ def prepare(setup: dict) -> Callable[[dict], Iterator[dict]]:
     def answer(r: dict) -> Iterator[dict]:
         section, dtype = r["section"], r["dtype"]
         about = {"section": section, "blas": blas.report()["name"], "dtype": dtype, "prompt_id": r["prompt"]["id"]}
+        if section == "museum":
+            yield from ({**row, **about} for row in museum.rows())
+            return
         if r["model"] == "toy":
             target, prompt = toy.hybrid(dtype=dtype), toy_prompt(int(r["prompt"]["id"].rpartition("-")[2]))
             make = lambda known, ids: toy_arms(target, known, ids)  # noqa: E731

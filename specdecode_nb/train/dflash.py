@@ -7,6 +7,7 @@ a few windows; a block sees the context strictly before its anchor and itself, a
 """
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..backend import mx, nn  # isort: skip
 
 import numpy as np
 
+from ..ending import guarded
 from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
 from ..dflash_files import write_dflash
 from ..families import text_of
@@ -130,4 +132,4 @@ class Training(tapped.Training):
 
 
 if __name__ == "__main__":
-    tapped.command(__doc__.splitlines()[0], Training, Recipe)
+    sys.exit(guarded(lambda: tapped.command(__doc__.splitlines()[0], Training, Recipe)))

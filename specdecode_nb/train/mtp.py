@@ -7,6 +7,7 @@ row, each further one the output of the link before it, and sees the keys that i
 """
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..backend import mx, nn  # isort: skip
 
 import numpy as np
 
+from ..ending import guarded
 from ..mtp import MTPDrafter, MTPModel, write_mtp
 from ..families import tower
 from ..streams import DATA_SAMPLING, stream_seed
@@ -111,4 +113,4 @@ class Training(tapped.Training):
 
 
 if __name__ == "__main__":
-    tapped.command(__doc__.splitlines()[0], Training, Recipe)
+    sys.exit(guarded(lambda: tapped.command(__doc__.splitlines()[0], Training, Recipe)))

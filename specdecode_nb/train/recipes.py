@@ -20,9 +20,9 @@ from ..drafters import UnoDrafter
 from ..environment import provenance
 from ..lora import attach
 from ..protocols.common import prompt_suite
-from ..records import save_rows
+from ..records import save_rows, write_atomic
 from ..targets import load_target
-from .uno import MODULES, Recipe, own_windows, train
+from .uno import MODULES, Recipe, cached, own_windows, train
 
 WINDOW = 384
 PUBLISHED = Recipe(rank=16, modules="published", objective="tv", own_text=False, corruption="uniform", windows=128, blocks=64)
@@ -59,10 +59,8 @@ def main() -> None:
     o.work.mkdir(parents=True, exist_ok=True)
     record = provenance()
     target, tokens = load_target("tiny-hybrid"), np.load(o.corpus / "train.npy")
-    cached = o.work / "own.npy"
-    if not cached.exists():
-        np.save(cached, own_windows(target, tokens, 544, PUBLISHED.prefix, WINDOW, PUBLISHED.seed))
-    own, n = np.load(cached), (len(tokens) - 1) // WINDOW
+    own = cached(o.work / "own.npy", lambda: own_windows(target, tokens, 544, PUBLISHED.prefix, WINDOW, PUBLISHED.seed))
+    n = (len(tokens) - 1) // WINDOW
     text, before = tokens[: n * WINDOW].reshape(n, WINDOW), target.digest()
     rows = acceptance(target, *attach(target.model, PUBLISHED.rank, MODULES["published"]), "untrained", o.tokens)
     for name, recipe in arms(o.steps).items():
@@ -75,7 +73,7 @@ def main() -> None:
             made = [{"kind": "recipe", "arm": name, "recipe": asdict(recipe), "seconds": log["seconds"], "loss": log["loss"],
                      "agreement": log["agreement"]}, *acceptance(target, adapted, gate, name, o.tokens)]
             print(name, np.mean([a for row in made[1:] for a in row["accepted_per_cycle"]]), f"{log['seconds']} s", flush=True)
-            done.write_text(json.dumps(made))
+            write_atomic(done, json.dumps(made))
         rows += json.loads(done.read_text())
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; these rows are void.")

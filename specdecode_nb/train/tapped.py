@@ -19,14 +19,18 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
+from ..ending import take_away
 from ..decoder import generate
+from ..checkpoints import write_safetensors
+from ..errors import BadInput
 from ..families import width
 from ..lora import share
 from ..statistics import looped_fraction
+from ..records import write_atomic
 from ..targets import Target, load_target
 from ..taps import TappedModel
 from .fast import adopt_mlp
-from .uno import own_windows
+from .uno import cached, own_windows
 
 PREFIX = 128  # tokens of a window that are not the target's own
 HELD_OUT = 32  # windows that are probed and never trained on
@@ -163,17 +167,15 @@ class Training:
         tensors = {f"model.{k}": v for k, v in tree_flatten(self.model.parameters())}
         tensors |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
         state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "log": self.log}
-        scratch = path.with_name(path.stem + ".writing.safetensors")
-        mx.save_safetensors(str(scratch), tensors, metadata={"state": json.dumps(state)})
-        os.replace(scratch, path)
+        write_safetensors(path, tensors, {"state": json.dumps(state)})
 
     def resume(self, path: Path) -> None:
-        """Go on from :meth:`save`. Raises ValueError if the recipe is another one (``steps`` and ``patience`` may differ)."""
+        """Go on from :meth:`save`. Raises BadInput if the recipe is another one (``steps`` and ``patience`` may differ)."""
         tensors, metadata = mx.load(str(path), return_metadata=True)
         state = json.loads(metadata["state"])
         fixed = lambda r: {k: v for k, v in r.items() if k not in ("steps", "patience")}  # noqa: E731
         if fixed(state["recipe"]) != fixed(json.loads(json.dumps(asdict(self.recipe)))):
-            raise ValueError(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
+            raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
         part = lambda name: tree_unflatten([(k.removeprefix(name), v) for k, v in tensors.items() if k.startswith(name)])  # noqa: E731
         self.model.update(part("model."))
         self.optimizer.state = part("optimizer.")
@@ -198,11 +200,12 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     chosen = recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in vars(o).items() if k in recipe.__dataclass_fields__})
     o.work.mkdir(parents=True, exist_ok=True)
     o.out.mkdir(parents=True, exist_ok=True)
+    take_away(o.out)
     target = load_target(o.target)
     before = target.digest()
     files = o.windows or [o.work / "own.npy"]
-    if not o.windows and not files[0].exists():
-        np.save(files[0], own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, PREFIX, o.window, o.seed))
+    if not o.windows:
+        cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, PREFIX, o.window, o.seed))
     own = np.concatenate([np.load(f) for f in files])
     key = hashlib.blake2b(own.tobytes() + str((before, chosen.taps)).encode(), digest_size=6).hexdigest()
     rows = tapped_rows(target, own, chosen.taps, o.work / f"taps-{key}.npy")
@@ -221,9 +224,9 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
                  "parameters": sum(v.size for _, v in tree_flatten(run.model.parameters()))}
         if best:
             run.write(o.out, facts)
-        run.save(checkpoint)
-        (o.out / "training.json").write_text(json.dumps(facts | {"best_step": run.best_step, "seconds": round(run.seconds, 1), "ended": run.verdict,
-                                                                 "windows": len(windows), "log": run.log}, indent=1) + "\n")
+        write_atomic(o.out / "training.json", json.dumps(facts | {"best_step": run.best_step, "seconds": round(run.seconds, 1), "ended": run.verdict,
+                                                                  "windows": len(windows), "log": run.log}, indent=1) + "\n")
+        run.save(checkpoint)  # last: a run that is killed before goes on from the one before and writes all of it again
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; the drafter is void.")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models import qwen3_5
 
 from ..gdn import adopt
+from ..checkpoints import write_safetensors
 from .fast import adopt_mlp
 
 CONFIG = {
@@ -93,9 +93,7 @@ def save(folder: Path, model, optimizer, state: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {f"model.{k}": v for k, v in tree_flatten(model.parameters())}
     arrays |= {f"optimizer.{k}": v for k, v in tree_flatten(optimizer.state)}
-    scratch = folder / "writing.safetensors"
-    mx.save_safetensors(str(scratch), arrays, metadata={"state": json.dumps(state)})
-    os.replace(scratch, folder / "checkpoint.safetensors")
+    write_safetensors(folder / "checkpoint.safetensors", arrays, {"state": json.dumps(state)})
 
 
 def restore(folder: Path, model, optimizer) -> dict | None:

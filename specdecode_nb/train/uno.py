@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,8 +24,10 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_unflatten
 
+from ..ending import guarded, take_away
 from ..gdn import RecurrentCache, Tape
 from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, load_adapter, save_adapter
+from ..records import write_atomic
 from ..streams import DATA_SAMPLING, EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target
 from .fast import adopt_mlp
@@ -173,6 +178,19 @@ def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length:
     return np.concatenate(made)
 
 
+def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array in ``path``; made, and put there whole, if there is none."""
+    if not path.exists():
+        part = path.with_suffix(".part")
+        try:
+            with open(part, "wb") as file:
+                np.save(file, make())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return np.load(path)
+
+
 def _blocks(target, clean: CleanPass, recipe: Recipe, step: int, stream: int, lowest: int):
     """Anchors, draft rows, caches and teacher logits of one step; everything without gradient."""
     rng = np.random.default_rng(stream_seed(recipe.seed, DATA_SAMPLING if stream == TRAIN_NOISE else stream, step + 1))
@@ -263,14 +281,11 @@ def main() -> None:
     o = parser.parse_args()
     recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows,
                     blocks=o.blocks, seed=o.seed, shuffled=o.shuffled)
+    take_away(o.out.parent)
     target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
     before = target.digest()
-    if o.windows_file and o.windows_file.exists():
-        own = np.load(o.windows_file)
-    else:
-        own = own_windows(target, tokens, o.text_windows + 32, o.prefix, o.window, o.seed)
-        if o.windows_file:
-            np.save(o.windows_file, own)
+    make = lambda: own_windows(target, tokens, o.text_windows + 32, o.prefix, o.window, o.seed)  # noqa: E731
+    own = cached(o.windows_file, make) if o.windows_file else make()
     n = (len(tokens) - 1) // o.window
     text = tokens[: n * o.window].reshape(n, o.window)
     windows = own[32:] if recipe.own_text else text
@@ -284,8 +299,8 @@ def main() -> None:
     save_adapter(o.out, adapted, {"scale": 16.0, "recipe": asdict(recipe), "earlier_recipes": before_that, "target": target.name, "target_digest": before,
                                   "tokenizer_digest": target.tokenizer_digest(),
                                   "parameters": sum(v.size for v in adapter_weights(adapted).values())})
-    o.out.with_suffix(".json").write_text(json.dumps({"recipe": asdict(recipe), "earlier_recipes": before_that, "target_digest": before, "log": log}, indent=1) + "\n")
+    write_atomic(o.out.with_suffix(".json"), json.dumps({"recipe": asdict(recipe), "earlier_recipes": before_that, "target_digest": before, "log": log}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))
