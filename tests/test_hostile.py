@@ -34,5 +34,5 @@ def test_what_is_hostile_is_refused(results):
     assert harmless == HARMLESS, harmless ^ HARMLESS
 
 
-HARMLESS = {"results at a line break", "results at an escape", "code that a tokenizer names", "code that a config names",  # which is not executed
+HARMLESS = {"results at a line break", "results at an escape", "code that a tokenizer names",  # which is not executed
             f"generate {' '.join(['--seed', '9' * 40])[:30]!a}"}

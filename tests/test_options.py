@@ -197,7 +197,7 @@ def test_every_option_of_loading_is_here():
     own = (options_of(UnoDrafter.__init__, "target", "model", "gate", "name", "metadata") | options_of(NgramDrafter.__init__)
            | options_of(RandomDrafter.__init__, "vocab"))
     assert own | options_of(load_drafter, "options") == set(LOADED) == set(NOT_LOADED) - {"size"}
-    assert options_of(load_target) == {"name", "dtype"}
+    assert options_of(load_target) == {"name", "dtype", "download", "revision"}  # the last two: tests/test_hub.py
     assert options_of(Staged.__init__) == options_of(Truncated.__init__) == {"drafter", "verify"}
 
 
@@ -236,18 +236,19 @@ def test_the_type_of_a_target_is_honoured():
 # the command
 
 WORDS = {"prompt": ["ab"], "target": ["--target", "mine"], "drafter": ["--drafter", "random"], "k": ["-k", "3"], "max_tokens": ["--max-tokens", "5"],
-         "temperature": ["--temperature", "0.8"], "exact": ["--exact"], "seed": ["--seed", "7"], "stop": ["--stop", "x", "--stop", "yz"],
+         "temperature": ["--temperature", "0.8"], "exact": ["--exact"], "dtype": ["--dtype", "bfloat16"],
+         "download": ["--download"], "revision": ["--revision", "abc"], "seed": ["--seed", "7"], "stop": ["--stop", "x", "--stop", "yz"],
          "top_k": ["--top-k", "9"], "top_p": ["--top-p", "0.9"], "min_p": ["--min-p", "0.01"], "rule": ["--rule", "match"],
          "repetition_penalty": ["--repetition-penalty", "1.1"], "presence_penalty": ["--presence-penalty", "0.2"],
          "frequency_penalty": ["--frequency-penalty", "0.3"]}
 DRAWN = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "rule": "match", "repetition_penalty": 1.1, "presence_penalty": 0.2,
          "frequency_penalty": 0.3}
-GIVEN = {"prompt": "ab", "target": "mine", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True,
+GIVEN = {"prompt": "ab", "target": "mine", "dtype": "bfloat16", "download": True, "revision": "abc", "drafter": "random", "k": 3, "max_tokens": 5, "seed": 7, "stop": ["x", "yz"], "exact": True,
          "sampling": Sampling(**DRAWN)}
 BAD = {"prompt": [[""], [" "], ["a\udcffb"]], "target": [["--target", "nowhere"], ["--target"]], "drafter": [["--drafter", "unno"]],
        "k": [["-k", "0"], ["-k", "four"], ["-k", "1.5"]], "max_tokens": [["--max-tokens", "-1"], ["--max-tokens", "many"], ["--max-tokens", "99999"]],
        "temperature": [["--temperature", "nan"], ["--temperature", "-1"], ["--temperature", "warm"]], "seed": [["--seed", "x"], ["--seed", "1.5"]],
-       "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]],
+       "dtype": [["--dtype", "float16"]], "download": [["--download=yes"]], "revision": [["--revision"]], "exact": [["--exact=yes"]], "stop": [["--stop", ""], ["--stop"]], "top_k": [["--top-k", "-1"], ["--top-k", "1.5"]],
        "top_p": [["--top-p", "0"], ["--top-p", "1.5"]],
        "min_p": [["--min-p", "-1"], ["--min-p", "nan"]], "rule": [["--rule", "luck"]], "repetition_penalty": [["--repetition-penalty", "0"]],
        "presence_penalty": [["--presence-penalty", "inf"]], "frequency_penalty": [["--frequency-penalty", "often"]]}
@@ -270,7 +271,11 @@ def test_every_option_of_the_command_reaches_the_decoder(monkeypatch, capsys):
         seen.update(options, prompt=prompt, drafter=options["drafter"].name)
         return real(target, prompt, **options)
 
-    monkeypatch.setattr(specdecode_nb, "load_target", lambda name: seen.update(target=name) or hybrid(), raising=False)
+    def given(name, dtype, download, revision):
+        seen.update(target=name, dtype=dtype, download=download, revision=revision)
+        return hybrid()
+
+    monkeypatch.setattr(specdecode_nb, "load_target", given, raising=False)
     monkeypatch.setattr(specdecode_nb, "generate", watched, raising=False)
     assert command(*(word for words in WORDS.values() for word in words)) == 0
     assert {name: seen[name] for name in GIVEN} == GIVEN
@@ -280,7 +285,7 @@ def test_every_option_of_the_command_reaches_the_decoder(monkeypatch, capsys):
 @pytest.mark.parametrize("option, words", [(o, w) for o, cases in BAD.items() for w in cases], ids=ascii)
 def test_a_bad_option_of_the_command_is_one_sentence_and_status_2(option, words, monkeypatch, capsys):
     real = specdecode_nb.load_target
-    monkeypatch.setattr(specdecode_nb, "load_target", lambda name: hybrid() if name == "tiny-hybrid" else real(name), raising=False)
+    monkeypatch.setattr(specdecode_nb, "load_target", lambda name, *more: hybrid() if (name, more[0]) == ("tiny-hybrid", None) else real(name, *more), raising=False)
     assert command(*([] if option == "prompt" else ["ab", "--drafter", "ngram"]), *words) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("specdecode-nb: ") and captured.err.count("\n") == 1
