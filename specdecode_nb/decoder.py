@@ -111,7 +111,7 @@ class Result:
     text: str
     finish_reason: str
     stats: Stats
-    session: Session
+    session: Session = field(repr=False)
     logprobs: list[float] | None = None  # one a token, where asked for
 
     def row(self) -> dict:
@@ -139,7 +139,8 @@ def generate(target: Target, prompt, drafter=None, k: int | Policy = 4, max_toke
         session: go on after an earlier generation; the prompt is appended to its tokens.
         logprobs: the log-probability of every token too: the float32 log-softmax, in nats, of the target's own logits before any rule.
         exact: forwards of one shape only, so that tokens and states are the same bits with any drafter or none, whatever the kernels
-            (:mod:`specdecode_nb.exact`); slower, and at near ties not the text of ``exact=False``.
+            (:mod:`specdecode_nb.exact`); slower, and at near ties not the text of ``exact=False``. An adapter's first proposal is
+            verified there like any other and counts as drafted, so its acceptance is not comparable with that of ``exact=False``.
 
     Raises:
         BadInput: an option that cannot be honoured; raised before any work is done.

@@ -186,7 +186,7 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
             return UnoDrafter(target, model, gate, name=path.resolve().name, metadata=metadata, **options)
         if not is_file(path):
             if name in ("uno", "mtp"):
-                raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one or choose ngram or random.")
+                raise BadInput(f"There is no {name} drafter for target {target.name!r}; train one, give the path of one, or choose ngram, random or none.")
             raise BadInput(f"There is no drafter {name!r}{nearest(name, NAMES)}; choose {', '.join(NAMES)} or the path of a drafter.")
         if name == "mtp" or any(tensor.startswith("mtp.") for tensor in tensor_names(path)):
             return _mtp(name, path, target, foreign, **options)
@@ -204,7 +204,7 @@ def _dflash(name: str, target: Target, foreign: bool):
 
     folder = place(name, target.name) if name == "dflash" else Path(name)
     if not folder.is_dir():
-        raise BadInput(f"There is no dflash drafter for target {target.name!r}; train one or choose ngram or random.")
+        raise BadInput(f"There is no dflash drafter for target {target.name!r}; train one, give the path of one, or choose ngram, random or none.")
     model, metadata = read_dflash(folder, target)
     metadata = _same_target(f"drafter {folder.name!r}", metadata, target, foreign)
     return DFlashDrafter(target, model, name="dflash" if name == "dflash" else folder.resolve().name, metadata=metadata)
