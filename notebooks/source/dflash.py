@@ -527,7 +527,8 @@ page.note("The strategic position")
 # `data/criteria/dflash_rest.json` before the rows, and the rows carry their digests. Verdicts are *holds*, *does NOT hold* and *not decidable*; with an interval, all of it has to say the same.
 #
 # Names: **block B** is the block-diffusion drafter with $B$ rows, the anchor counted, so $B-1$ drafted tokens. **MTP-3** is the head of three chained links. **K=4** is the adapter of
-# [Act IV-U](act4u.ipynb), which drafts with a full forward of the target. In the sweep, speed is against the faster of two plain loops. No time below can be compared with one above.
+# [Act IV-U](act4u.ipynb), which drafts with a full forward of the target. In the sweep, speed is against the faster of two plain loops. A prompt is **loop-free** if plain decoding of it hardly repeats itself (the detector of
+# [Act IV-S](act4s.ipynb)); **TPF** is tokens per forward, drafts and prefill counted. No time below can be compared with one above.
 
 # %%
 def told(file, *ids: str) -> None:
@@ -600,8 +601,6 @@ if page.rows:
     page.number("blocks_faster", among(faster), source=page.rows.name)
     page.say("A cycle of [[narrow_rows]] rows has to commit [[narrow_steps]] tokens and commits [[narrow_commits]]; one of [[wide_rows]] rows has to commit [[wide_steps]] and commits [[wide_commits]]. By "
              "this reckoning these pay: [[blocks_paying]]. Faster than plain decoding, measured without prefill: [[blocks_faster]].")
-    page.check("a block pays by the reckoning exactly where it commits more tokens than its cycle costs plain steps",
-               ((done["predicted"] > 1) == (done["tokens per cycle"] > done["plain steps"])).all())
     told(page.rows, "price", "narrow", "cost-model")
 
 # %% [markdown]
@@ -804,7 +803,8 @@ if more:
 
 # %%
 if more:
-    page.show(regimes.machine(more), "machine", "By condition: speeds, each over its quiet one, the factor with its interval and over the quiet one",
+    words = {"low_priority": "low priority", "busy_core": "busy core"}
+    page.show(regimes.machine(more).replace({"condition": words}), "machine", "By condition: speeds, each over its quiet one, the factor with its interval and over the quiet one",
               {"plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "acceptance", "mean accepted prefix", "plain / quiet", "drafted / quiet", "factor / quiet")}}, sources=[more])
     told(more, "machine-priority", "machine-priority-ratio", "machine-core", "machine-core-ratio")
 
