@@ -176,7 +176,8 @@ class DFlashDrafter(TapDrafter):
 
     def _cut(self, length: int) -> None:
         first = self._caches[0].first
-        if not length or length < len(self._ids) and first > max(0, length - self.window):  # rows that the window would reach are gone
+        broken = first > len(self._ids) or any(cache.first != first for cache in self._caches)  # a draft failed after it had dropped rows
+        if broken or length < len(self._ids) and first > max(0, length - self.window):  # rows that the window would reach are gone
             length = first = 0
         del self._ids[length:]
         for cache in self._caches:

@@ -64,7 +64,7 @@ class MTPDrafter(TapDrafter):
         self._last: mx.array | None = None  # the hidden row of the last id held, [1, 1, hidden]
 
     def _cut(self, length: int) -> None:
-        if not length or length < len(self._ids):  # hidden rows further back are not kept
+        if length < len(self._ids):  # hidden rows further back are not kept
             self._ids, self._last = [], None
         self._caches[0].offset = max(0, len(self._ids) - 1)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 from .backend import mx, nn  # isort: skip
@@ -130,21 +129,7 @@ class TapDrafter:
         """The committed ids that the draft cache stands for; with a window it holds the rows of the latest of them."""
         return tuple(self._ids)
 
-    @contextmanager
-    def _or_nothing(self):
-        """What is broken off half way (Ctrl-C, no memory) leaves nothing held; layers and ids could stand at different rows."""
-        try:
-            yield
-        except BaseException:
-            self._cut(0)
-            self._pending = None
-            raise
-
     def _receive(self, cache: list, start: int, ids: list[int], taps: list[mx.array]) -> None:
-        with self._or_nothing():
-            self._take(cache, start, ids, taps)
-
-    def _take(self, cache: list, start: int, ids: list[int], taps: list[mx.array]) -> None:
         self._serve(cache)
         if self._pending is not None and self._pending[0] + len(self._pending[1]) == start:
             # the target has gone on from all of them (a long prefill): hold keys and values instead of taps
@@ -161,7 +146,7 @@ class TapDrafter:
             self._pending, self._owner = None, weakref.ref(cache[0])
 
     def _cut(self, length: int) -> None:
-        """Forget all but the first ``length`` ids; a subclass that cannot go back so far forgets more. At 0 nothing is left, whatever was."""
+        """Forget all but the first ``length`` ids; a subclass that cannot go back so far forgets more."""
         del self._ids[length:]
         for cache in self._caches:
             cache.offset = length
@@ -196,10 +181,6 @@ class TapDrafter:
 
     def draft(self, cache: list, history: list[int], k: int, cycle: int, rule: Greedy = Greedy()) -> Draft:
         """``history`` is every committed id; its last is the anchor, the others are the context. ``rule`` chooses."""
-        with self._or_nothing():
-            return self._draft(cache, history, k, rule)
-
-    def _draft(self, cache: list, history: list[int], k: int, rule: Greedy) -> Draft:
         self._serve(cache)
         past, rebuilt = history[:-1], 0
         taps = self._follow(past)
