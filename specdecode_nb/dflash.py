@@ -137,7 +137,7 @@ class ContextCache(KVCache):
         def attend(attention: BlockAttention, x):
             start, kept, n = self.end, self.offset, 0 if features is None else features.shape[1]
             rows = x if features is None else mx.concatenate([features, x], axis=1)
-            seen = slice(None if self.window is None else -(self.window + x.shape[1]), None)
+            seen = slice(0 if self.window is None else max(0, kept + n - self.window), None)
             keys, values = (a[..., seen, :] for a in self.update_and_fetch(*attention.keys_values(rows, start)))
             self.offset = kept + n
             self._drop()
@@ -176,7 +176,8 @@ class DFlashDrafter(TapDrafter):
 
     def _cut(self, length: int) -> None:
         first = self._caches[0].first
-        if length < len(self._ids) and first > max(0, length - self.window):  # rows that the window would reach are gone
+        broken = first > len(self._ids) or any(cache.first != first for cache in self._caches)  # a draft failed after it had dropped rows
+        if broken or length < len(self._ids) and first > max(0, length - self.window):  # rows that the window would reach are gone
             length = first = 0
         del self._ids[length:]
         for cache in self._caches:

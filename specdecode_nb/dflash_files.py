@@ -59,7 +59,8 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
             raise refuse(f"sets {name} to {found[name]!r}, which this version does not support.")
     if nested.get("causal") not in (None, False):
         raise refuse("asks for a causal block; this version drafts blocks in both directions.")
-    if any(kind != "full_attention" for kind in found.get("layer_types") or ()):
+    kinds = found.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise refuse("has layers other than full_attention, which this version does not support.")
     rope = found.get("rope_parameters") or {}
     if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
@@ -78,12 +79,14 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
     sizes = {name: whole(name, one(name)) for name in SIZES}
     if sizes["num_hidden_layers"] > LAYERS:
         raise refuse(f"has {sizes['num_hidden_layers']} layers, more than {LAYERS}.")
+    if sizes["head_dim"] % 2:
+        raise refuse(f"gives head_dim as {sizes['head_dim']}; positions turn pairs of numbers, so it must be even.")
     if sizes["num_attention_heads"] % sizes["num_key_value_heads"]:
         raise refuse(f"has {sizes['num_attention_heads']} heads for {sizes['num_key_value_heads']} of keys; one must divide the other.")
     return DFlashConfig(**sizes, rms_norm_eps=positive("rms_norm_eps", one("rms_norm_eps")), rope_theta=positive("rope_theta", theta[0]),
                         block_size=whole("block_size", one("block_size"), 2), num_target_layers=whole("num_target_layers", one("num_target_layers")),
                         target_layer_ids=taps, mask_token_id=whole("mask_token_id", nested["mask_token_id"], 0),
-                        draft_window_size=None if nested.get("draft_window_size") is None else whole("draft_window_size", nested["draft_window_size"]))
+                        draft_window_size=whole("draft_window_size", one("draft_window_size")) if "draft_window_size" in found.keys() | nested.keys() else None)
 
 
 def check_pair(c: DFlashConfig, target: Target) -> None:

@@ -150,6 +150,23 @@ def test_going_back_reads_again_only_what_the_window_lacks():
     assert forwards == [2, 2, 2, 1]
 
 
+@pytest.mark.parametrize("length", (3, 23))
+def test_a_draft_broken_off_does_not_spoil_the_next(length, monkeypatch):
+    """After Ctrl-C a window may have dropped rows of ids that were never noted as held."""
+    drafter, session = dflash(config=WINDOWED), Session(hybrid())
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(drafter, "_head", lambda *_: 1 / 0)
+        generate(hybrid(), plain(hybrid())[:length], drafter, k=4, max_tokens=5, session=session)
+    assert len(session.tokens) == length and as_a_fresh_one(drafter, session) == 1  # from the rows of the latest forward
+
+
+@pytest.mark.parametrize("window", (2**31 - 1, 2**63 - 1))
+def test_a_window_wider_than_any_context_is_none(window):
+    history = plain(hybrid())[:9]
+    drafts = [dflash(config=replace(CONFIG, draft_window_size=w)).draft(hybrid().make_cache(), history, 6, 1).tokens for w in (None, window)]
+    assert drafts[0] == drafts[1]
+
+
 def test_blocks_wider_than_trained_are_refused():
     target, drafter = hybrid(), dflash(config=replace(CONFIG, block_size=6))
     assert generate(target, PROMPT, drafter, k=6, max_tokens=9, ignore_eos=True).tokens == plain(target)[:9]
@@ -227,6 +244,7 @@ def test_a_value_of_the_wrong_kind(folder, key, value):
     (lambda f: f["dflash_config"].update(block_size=8), "block_size twice"),
     (lambda f: f["dflash_config"].update(causal=True), "causal"),
     (lambda f: f["dflash_config"].update(draft_window_size=0), "draft_window_size"),
+    (lambda f: (f.update(draft_window_size=9), f["dflash_config"].update(draft_window_size=8)), "draft_window_size twice"),
     (lambda f: f["dflash_config"].update(layers_to_skip=1), "layers_to_skip"),
     (lambda f: f.pop("dflash_config"), "no dflash_config"),
     (lambda f: f.update(hidden_size=32), "hidden_size 32"),
@@ -236,6 +254,8 @@ def test_a_value_of_the_wrong_kind(folder, key, value):
     (lambda f: f.update(intermediate_size=50), "shape"),
     (lambda f: f.update(num_key_value_heads=3), "divide"),
     (lambda f: f.update(layer_types=["full_attention", "sliding_attention"]), "full_attention"),
+    (lambda f: f.update(layer_types=5), "full_attention"),
+    (lambda f: f.update(head_dim=15), "must be even"),
     (lambda f: f.update(rope_scaling={"type": "yarn", "factor": 4}), "rope_scaling"),
     (lambda f: f.update(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "rope_parameters"),
     (lambda f: f.update(rope_parameters={"rope_theta": 1e6}), "rope_theta"),
