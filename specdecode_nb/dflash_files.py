@@ -86,7 +86,8 @@ def parse_config(found: dict, file: str = "config.json") -> DFlashConfig:
     return DFlashConfig(**sizes, rms_norm_eps=positive("rms_norm_eps", one("rms_norm_eps")), rope_theta=positive("rope_theta", theta[0]),
                         block_size=whole("block_size", one("block_size"), 2), num_target_layers=whole("num_target_layers", one("num_target_layers")),
                         target_layer_ids=taps, mask_token_id=whole("mask_token_id", nested["mask_token_id"], 0),
-                        draft_window_size=whole("draft_window_size", one("draft_window_size")) if "draft_window_size" in found.keys() | nested.keys() else None)
+                        draft_window_size=whole("draft_window_size", one("draft_window_size"))
+                        if any(d.get("draft_window_size") is not None for d in (found, nested)) else None)
 
 
 def check_pair(c: DFlashConfig, target: Target) -> None:
