@@ -860,7 +860,8 @@ if file:
 # and that the block is the one read upstream; for the newer drafter the block was not read and its column stays empty. Upstream has its own faults (the table of facts read above).
 #
 # **Of the measured part.** One small target, one drafter trained once on that target's own text, few prompts. A row costs arithmetic on these cores, where the post's target waits for its weights, so
-# ratios of forwards do not carry over. The best block is chosen on the rows it is judged on. Long prompts are made of the target's grammar and are far longer than the drafter's windows of training. The
+# ratios of forwards do not carry over. The best block is chosen on the rows it is judged on. Long prompts are made of the target's grammar and are far longer than the drafter's windows of training. After a
+# long prompt the first draft computes the taps of its last rows, which counts as decoding, so a part of what the window saves in prefill is paid there. The
 # quantised products of this CPU unpack their weights, so what a precision is worth in speed says little about a GPU; what it does to the text hangs on the model, and this one is small.
 
 # %% [markdown]
