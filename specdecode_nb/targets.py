@@ -141,12 +141,13 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: b
 
 
 def _cast(model, wanted) -> None:
-    """Every number that is not packed to ``wanted``, unless most are of that type: then the checkpoint is left as it is stored."""
+    """Every number that is not packed to ``wanted``, unless most are stored so and the model computes in it: then all stay as stored.
+    Weights of another type here and there (norms in float32) can widen every activation, and the model then computes in that type."""
     sizes: dict = {}
     for _, v in tree_flatten(model.parameters()):
         if mx.issubdtype(v.dtype, mx.floating):
             sizes[v.dtype] = sizes.get(v.dtype, 0) + v.size
-    if max(sizes, key=sizes.get) == wanted:
+    if max(sizes, key=sizes.get) == wanted and model(mx.array([[0]])).dtype == wanted:  # the type is known without computing
         return
     casts = getattr(model, "cast_predicate", lambda path: True)  # some parameters (A_log) mlx-lm never narrows
     model.update(tree_map_with_path(lambda path, v: v.astype(wanted if casts(path) else mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v,

@@ -230,6 +230,7 @@ def test_an_option_of_a_target_is_refused(options, says):
 def test_the_type_of_a_target_is_honoured():
     wide, narrow = load_target(), load_target(dtype="bfloat16")
     assert (wide.dtype, narrow.dtype) == ("float32", "bfloat16") and wide.name == narrow.name == "tiny-hybrid"
+    assert [t.model(mx.array([[5, 6]]), cache=t.make_cache()).dtype for t in (wide, narrow)] == [mx.float32, mx.bfloat16]  # it computes so, too
     assert narrow.model.language_model.model.embed_tokens.weight.dtype == mx.bfloat16 and load_target(dtype=None).digest() == wide.digest()
 
 
