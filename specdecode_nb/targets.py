@@ -104,7 +104,7 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: b
 
     Args:
         dtype: "float32" or "bfloat16" for all that is not quantised; default "float32", the type in which identity is exact
-            on a CPU. A checkpoint that is in this type already is left as it is stored, tensor by tensor.
+            on a CPU. A checkpoint that is stored and computes in this type is left as it is, tensor by tensor.
         download: fetch a hub id that is not in the local cache; without it the network is never touched.
         revision: commit, tag or branch of a hub id; by default the pinned one of a published target, else "main".
 

@@ -17,7 +17,7 @@ from specdecode_nb.protocols.battery import InTurn, reference
 from specdecode_nb.staged import Staged, Truncated
 from specdecode_nb.stops import Stops
 from specdecode_nb.transaction import EXACT, SCHEMES, Transaction
-from toy import PROMPT, VOCAB, ScriptedDrafter, bits, clean, equal, hybrid, plain, uno
+from toy import PROMPT, VOCAB, ScriptedDrafter, bits, clean, equal, failing, hybrid, plain, uno
 
 BLOCK, MORE = 4, [65, 66]
 COUNTS = (1, 0, 99, 2, 3)
@@ -154,21 +154,6 @@ def test_a_stop_text_at_every_place_and_across_cycles(name, scheme):
     goes_on(result.session, name, scheme)
 
 
-def failing(real, at, error, late):
-    calls = [0]
-
-    def wrapped(*args, **kwargs):
-        calls[0] += 1
-        if calls[0] == at and not late:
-            raise error
-        result = real(*args, **kwargs)
-        if calls[0] == at:
-            raise error
-        return result
-
-    return wrapped
-
-
 # "layer" fails in the middle of a forward: of the prefill, of a draft or of a verify forward, some layers having moved
 PLACES = {"layer": (Qwen3NextMLP, "__call__", (2, 6, 11, 16)), "verify": (Greedy, "pick", (1, 3)), "acceptance": (Greedy, "accept", (1, 2)),
           "admission": (Stops, "admit", (1, 3)), "commit": (Transaction, "commit", (1, 2, 3)), "draft": (None, "draft", (1, 2))}
@@ -182,7 +167,7 @@ def test_a_failure_anywhere(name, scheme, monkeypatch):
         owner, error = owner or drafter(name), (ValueError("injected"), KeyboardInterrupt())[i % 2]
         session = Session(TARGET)
         with monkeypatch.context() as patch:
-            patch.setattr(owner, attribute, failing(getattr(owner, attribute), at, error, late))
+            patch.setattr(owner, attribute, failing(getattr(owner, attribute), at, late, error))
             with pytest.raises(type(error)):
                 run(name, scheme, 20, session=session)
         settled(session, scheme)

@@ -10,7 +10,7 @@ from specdecode_nb.drafters import NgramDrafter, RandomDrafter, UnoDrafter
 from specdecode_nb.errors import BadInput
 from specdecode_nb.stops import Stops
 from specdecode_nb.transaction import Transaction
-from toy import PROMPT, VOCAB, ScriptedDrafter, adapter, consistent, hybrid, plain
+from toy import PROMPT, VOCAB, ScriptedDrafter, adapter, consistent, failing, hybrid, plain
 
 FORMS = ("lookup", "published", "kept")
 ARMS = ("plain", "uno", "uno_published", *FORMS)
@@ -70,21 +70,6 @@ def test_the_target_fails(arm, late, error):
             generate(target, PROMPT, make(arm, target), k=4, max_tokens=20, ignore_eos=True, session=session)
         assert session.tokens == ([] if at == 1 else PROMPT + plain(hybrid())[: len(session.tokens) - len(PROMPT)])
         goes_on(session)
-
-
-def failing(real, at, late, error):
-    calls = [0]
-
-    def wrapped(*args, **kwargs):
-        calls[0] += 1
-        if calls[0] == at and not late:
-            raise error
-        result = real(*args, **kwargs)
-        if calls[0] == at:
-            raise error
-        return result
-
-    return wrapped
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -13,7 +13,7 @@ from specdecode_nb.stops import Stops
 from specdecode_nb.taps import TappedModel
 from specdecode_nb.transaction import Transaction
 from tapping import make, residuals, scripted
-from toy import PROMPT, VOCAB, ScriptedDrafter, consistent, hybrid, plain
+from toy import PROMPT, VOCAB, ScriptedDrafter, consistent, failing, hybrid, plain
 
 # taps
 
@@ -197,26 +197,12 @@ def test_a_failure_anywhere(kind, where, late, monkeypatch):
     """After it the session is at a committed prefix, goes on, and so does the context."""
     target = hybrid()
 
-    def failing(real, at):
-        calls = [0]
-
-        def wrapped(*args, **kwargs):
-            calls[0] += 1
-            if calls[0] == at and not late:
-                raise ValueError("injected")
-            result = real(*args, **kwargs)
-            if calls[0] == at:
-                raise ValueError("injected")
-            return result
-
-        return wrapped
-
     for at in (1, 2, 4):
         session, drafter = Session(target), scripted(kind, target)
         with monkeypatch.context() as patch:
             owner, name = {"verifier": (drafter, "verifier"), "draft": (drafter, "draft"), "admit": (Stops, "admit"),
                            "commit": (Transaction, "commit")}[where]
-            patch.setattr(owner, name, failing(getattr(owner, name), at))
+            patch.setattr(owner, name, failing(getattr(owner, name), at, late, ValueError("injected")))
             with pytest.raises(ValueError, match="injected"):
                 generate(target, PROMPT, drafter, k=4, max_tokens=20, ignore_eos=True, session=session)
         assert consistent(session)

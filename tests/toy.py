@@ -59,3 +59,19 @@ def adapter(target: Target, rank: int = 4, modules=lora.PUBLISHED + lora.DELTANE
 
 def uno(target: Target, **options) -> UnoDrafter:
     return UnoDrafter(target, *adapter(target), **options)
+
+
+def failing(real, at: int, late: bool, error: BaseException):
+    """``real`` that raises ``error`` in its call number ``at``, before its work is done or (``late``) after it."""
+    calls = [0]
+
+    def wrapped(*args, **kwargs):
+        calls[0] += 1
+        if calls[0] == at and not late:
+            raise error
+        result = real(*args, **kwargs)
+        if calls[0] == at:
+            raise error
+        return result
+
+    return wrapped
