@@ -218,3 +218,13 @@ def test_rows_are_kept_one_by_one_and_each_is_told(tmp_path):
         assert told == [(0, 3, "warming up"), (1, 3, "a-1 ar"), (2, 3, "note")]
         common.keeper(rows, 3, None)([{"kind": "note"}])
         assert len(rows) == 3 and len(told) == 3
+
+
+def test_captions_name_the_types_and_libraries_of_rows_made_in_processes_of_their_own(tmp_path):
+    plain = load_rows(synthetic.write(tmp_path / "rows.json"))
+    for row, (dtype, blas) in zip(plain.rows, [("bfloat16", "other"), ("float32", "other"), ("bfloat16", None)]):
+        row |= {"dtype": dtype} | ({"blas": blas} if blas else {})
+    assert page.measured_label(plain).startswith("measured here: invented, float32 and bfloat16; invented machine; MLX 0, BLAS invented and other;")
+    for row in plain.rows:
+        row.pop("blas", None)
+    assert page.measured_label(plain).startswith("measured here: invented, float32; invented machine; MLX 0, BLAS invented;")

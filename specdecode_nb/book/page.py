@@ -51,10 +51,17 @@ def measured_label(rows: RowFile) -> str:
         parts = [f"{target.get('name', rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"), p.get("date", "undated"),
                  " ".join([f"rows of {p.get('project', 'a project not named')}", *commit])]
         return "published: " + "; ".join(parts + ["not all of its rows"] * bool(c.get("reduced")))
-    parts = [f"{target.get('name', rows.target)}, {target.get('dtype', 'dtype not recorded')}", machine.get("class", "machine not recorded"),
-             f"MLX {versions.get('mlx', '?')}, BLAS {blas.get('name', '?')}", p.get("date", "undated")]
+    types, libraries = among(rows, "dtype", target.get("dtype", "dtype not recorded")), among(rows, "blas", blas.get("name", "?"))
+    parts = [f"{target.get('name', rows.target)}, {types}", machine.get("class", "machine not recorded"),
+             f"MLX {versions.get('mlx', '?')}, BLAS {libraries}", p.get("date", "undated")]
     parts += ["a reduced run"] * bool(c.get("reduced")) + [text for text in [condition.marking(p)] if text]
     return "measured here: " + "; ".join(parts)
+
+
+def among(rows: RowFile, name: str, usual: str) -> str:
+    """The field ``name`` of a row file: that of its provenance, and those of rows made in a process of their own, which name their BLAS."""
+    own = (row[name] for row in rows.rows if isinstance(row.get("blas"), str) and isinstance(row.get(name), str))
+    return " and ".join(dict.fromkeys([usual, *own]))
 
 
 class Page:
