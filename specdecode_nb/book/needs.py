@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, rest, sampled, staging, sweep, undo
+from . import block, identity, imported, rest, sampled, staging, sweep, trained, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -145,6 +145,13 @@ def drafts_in_widths(file: RowFile) -> Iterator[str]:
         yield "decode rows of an arm that drafts more than one position, as uno_k4"
 
 
+def trains(act: str) -> Needs:
+    """A training Act: every job of its configuration judged at every stop, every arm of it decoded."""
+    judged = (("arm", "launch", "step"), lambda c: [(arm, launch, step) for arm, launch, stops in c["jobs"] for step in stops])
+    return Needs({"decode": (("arm",), lambda c: arms(*PLAIN, *c["arms"])), "launch": judged, "forced": judged},
+                 COMMON | {"steps": int, "jobs": list[list], "arms": list[str]}, fields={"decode": ("overhead_seconds",)}, rules=act)
+
+
 NEEDS = {
     "act4s": Needs({"decode": (("arm",), lambda c: arms(*PLAIN))}, COMMON | {"repeats": int}, fields={"decode": ("overhead_seconds",)},
                    more=drafts_in_widths),
@@ -189,4 +196,4 @@ NEEDS = {
                                                    *arms("ar", *sampled.ARMS, section="filtered")]),
          "chain": (("case",), lambda c: [(case,) for case in {sampled.CONTROL, *c["chains"]}])},
         COMMON | {"chain_tokens": int, "seed": int, "chains": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
-}
+} | {act: trains(act) for act in trained.NUMBERS}
