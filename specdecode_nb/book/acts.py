@@ -262,7 +262,7 @@ TRAINED = (
 BRIEF = {"steps": 20, "draft_rows": 96, "windows": 16, "tokens": 16, "prompts": 3}  # what quick=true stands for where training is measured
 
 
-def training(act: str, steps: int, *more: Param, **reduced) -> Act:
+def training(act: str, steps: int, /, *more: Param, **reduced) -> Act:
     """An Act that trains: :data:`TRAINED` with its own number of steps and parameters."""
     params = [replace(p, default=steps) if p.name == "steps" else p for p in TRAINED]
     return Act(act, (*params[:2], *more, *params[2:]), f"specdecode_nb.protocols.{act}:measure", BRIEF | reduced)

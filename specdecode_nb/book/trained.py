@@ -16,6 +16,7 @@ from ..protocols.act4u4 import WIDTHS
 from ..protocols.act4u5 import CONTROL, OTHER, OTHER_SEED, REPLICATES
 from ..protocols.training import UNTRAINED
 from ..records import RowFile
+from .palette import label
 from .rest import RESAMPLES, Found, over_prompts, prefix_of, ratio
 from .sweep import arm_rows, frame
 from .verdicts import paying_slots
@@ -89,7 +90,9 @@ def decoding(rows: Sequence[dict]) -> pd.DataFrame:
         value, low, high, *_ = ratio(rows, e["arm"], control)
         lines.append({"arm": e["arm"], "acceptance": e["slot acceptance"], "mean accepted prefix": e["mean accepted prefix"], "TPF": e["TPF"], "tok/s": e["tok/s"],
                       "x plain": value, "low": low, "high": high})
-    return frame(lines, **{"mean accepted prefix": "tokens", "tok/s": "median", "low": "95 %", "high": "95 %"})
+    table = frame(lines, **{"mean accepted prefix": "tokens", "tok/s": "median", "low": "95 %", "high": "95 %"})
+    table["arm"] = [label(e["arm"]) if e["arm"].startswith("ar") else e["arm"] for e in lines]
+    return table
 
 
 def survivals(rows: Sequence[dict], arms: Sequence[str], k: int = 4) -> dict[str, list[float]]:
@@ -280,3 +283,37 @@ NUMBERS = {"act4u": of_act4u, "act4u3": of_act4u3, "act4u4": of_act4u4, "act4u5"
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
     """Every criterion of the Act judged on these rows. Raises BadInput if they were measured under other rules."""
     return criteria.load(file.act).judged(file, NUMBERS[file.act])
+
+
+# --- what the pages share ---
+
+FORMATS = {f"slot {j}": ".3f" for j in range(1, 8)} | dict.fromkeys(("prefix at K=4", "validation TV", "agreement", "acceptance", "mean accepted prefix", "TPF", "x plain", "low", "high"), ".3f") | {
+    "tok/s": ".1f", "change": "+.3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
+
+
+def fmt(table: pd.DataFrame) -> dict[str, str]:
+    """The formats of the columns that ``table`` has."""
+    return {c: f for c, f in FORMATS.items() if c in table}
+
+
+def scale(page) -> None:
+    """How long was trained here, in one sentence."""
+    config, first = page.rows.config, page.rows.of("forced")[0]
+    for name, value, unit in (("steps", config["steps"], "steps"), ("draft_rows", config["draft_rows"], "rows"), ("windows", config["windows"], "windows"), ("judged_blocks", first["blocks"], "blocks"),
+                              ("judged_windows", len(set(first["windows"])), "windows"), ("decoded_prompts", len(config["prompts"]), "prompts"), ("decoded_tokens", config["tokens"], "tokens")):
+        page.number(f"here_{name}", value, ",d", unit, page.rows.name)
+    page.say("Launches take [[here_steps]] steps of [[here_draft_rows]] draft rows over [[here_windows]] windows of text. Agreement is judged on [[here_judged_blocks]] blocks in [[here_judged_windows]] held-out windows, "
+             "decoding on [[here_decoded_prompts]] prompts with [[here_decoded_tokens]] new tokens each." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
+
+
+def closing(page) -> None:
+    """The closing table of the measured part, and how many of its hypotheses hold."""
+    rules, found = criteria.load(page.act), outcomes(page.rows)
+    table = criteria.table(found)
+    page.show(table[["id", "hypothesis", "published number", "measured here", "verdict here"]], "measured-closing", "Hypotheses by rules fixed before the rows: published and measured number with its 95 % interval, and our verdict. "
+              "In the files also the rules, the published verdicts and what differs for each", sources=[page.published, rules, page.rows], full=table)
+    words = [o.word for o in found]
+    for name, count in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
+        page.number(f"here_{name}", count, "d", "hypotheses", rules.name)
+    page.say("Of these hypotheses [[here_hold]] hold here, [[here_fail]] do not, and [[here_open]] cannot be decided from these rows."
+             + "".join(f"\n- **{o.criterion.statement}** does not hold: {o.text}, while the rule asks for {o.criterion.rule}." for o in found if o.word == criteria.FAILS))
