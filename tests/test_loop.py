@@ -113,7 +113,7 @@ def test_saturation_is_five_still_steps_of_saturated_logits():
 
 def test_rates():
     flat = [rate(RECIPE, s) / RECIPE.lr for s in range(20)]
-    assert flat == [0.25, 0.5, 0.75] + [1.0] * 17
+    assert flat == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 17)
     assert [rate(replace(RECIPE, schedule="end", lr=1.0), s) for s in (3, 13, 14, 17, 19)] == pytest.approx([1, 1, 1, 0.5, 1 / 6])
 
     @dataclass(frozen=True)

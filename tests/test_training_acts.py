@@ -24,7 +24,7 @@ short_prompts = synthetic.short_prompts(training)
 
 def params(act, **more):
     found = acts.get(act).resolve({"quick": True}) | TINY
-    return found | {k: 2 for k in ("start_steps", "short_steps", "seeds") if k in found} | more
+    return found | {k: 2 for k in ("start_steps", "short_steps", "launches", "seeds") if k in found} | more
 
 
 @contextmanager
@@ -48,7 +48,6 @@ def toys(short_prompts):
         for module in (training, act4u5):
             patch.setattr(module, "load_target", lambda name, dtype: hybrid())
         patch.setattr(act4u5.machine, "worker", inside)
-        patch.setattr(act4u5, "REPLICATES", {"A_k4": 2, "C_k8": 2})
         patch.setattr(training, "WINDOW", 40)
         patch.setattr(training, "LOWEST", 8)
         patch.setattr(training, "HELD_OUT", 5)
@@ -74,7 +73,8 @@ def test_every_job_is_judged_and_every_arm_decoded_and_every_rule_can_be_judged(
     file = files(act)
     assert needs.check(file) is file
     jobs, arms = MODULES[act].plan(params(act))
-    assert {(r["arm"], r["launch"], r["step"]) for r in file.of("launch")} == {(j.arm, j.launch, s) for j in jobs for s in j.stops}
+    for kind, told in (("launch", jobs), ("forced", [j for j in jobs if j.judged])):
+        assert [(r["arm"], r["launch"], r["step"]) for r in file.of(kind)] == [(j.arm, j.launch, s) for j in told for s in j.stops]
     assert {r["arm"] for r in file.of("decode")} == {"ar", "ar_mlx_lm", *arms}
     assert {c.rule.metric for c in criteria.load(act)} <= set(trained.NUMBERS[act](file))
     judged = {o.criterion.id: o for o in trained.outcomes(file)}

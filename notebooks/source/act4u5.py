@@ -26,6 +26,7 @@ target = "tiny-hybrid"  # model that is trained for: a name, folder or hub id
 steps = 60  # training steps of a launch
 start_steps = 300  # steps of the launch at K=4 that all others go on from
 short_steps = 10  # steps after which perturbed launches are compared with the control
+launches = 5  # identical launches of the control; half as many of K=8
 seeds = 3  # further seeds, and places where rounding is put in
 rate = 0.0006  # learning rate, after a linear warm-up of 20 steps
 draft_rows = 192  # draft rows a step: blocks of K hold K - 1 of them
@@ -585,7 +586,7 @@ page.note("NO CROSS-HORIZON TRANSFER also holds")
 # blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there. On the same blocks that is the published loss, and its gradient.
 # A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
 #
-# Every launch is a process of its own. First the question that the published project could not settle: which ingredient makes two launches differ? Each perturbed launch differs from the control in
+# Launches that are meant to be identical are processes of their own. First the question that the published project could not settle: which ingredient makes two launches differ? Each perturbed launch differs from the control in
 # one of them, and is compared with it bit for bit, weights and moments.
 
 # %%

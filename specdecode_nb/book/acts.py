@@ -290,7 +290,8 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4u3": training("act4u3", 1600),
     "act4u4": training("act4u4", 400, START, start_steps=20),
     "act4u5": training("act4u5", 60, replace(START, default=300), Param("short_steps", int, 10, "steps after which perturbed launches are compared with the control", "steps", 1, 1000),
-                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=4, start_steps=10, short_steps=2, seeds=2, windows=4),
+                       Param("launches", int, 5, "identical launches of the control; half as many of K=8", "", 2, 50),
+                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=4, start_steps=10, short_steps=2, launches=2, seeds=2, windows=4),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
 

@@ -146,10 +146,10 @@ def drafts_in_widths(file: RowFile) -> Iterator[str]:
 
 
 def trains(act: str) -> Needs:
-    """A training Act: every job of its configuration judged at every stop, every arm of it decoded."""
-    judged = (("arm", "launch", "step"), lambda c: [(arm, launch, step) for arm, launch, stops in c["jobs"] for step in stops])
-    return Needs({"decode": (("arm",), lambda c: arms(*PLAIN, *c["arms"])), "launch": judged, "forced": judged},
-                 COMMON | {"steps": int, "jobs": list[list], "arms": list[str]}, fields={"decode": ("overhead_seconds",)}, rules=act)
+    """A training Act: every checkpoint of its configuration there, judged and decoded where that says so."""
+    told = lambda key: (("arm", "launch", "step"), lambda c: [tuple(entry) for entry in c[key]])  # noqa: E731
+    return Needs({"decode": (("arm",), lambda c: arms(*PLAIN, *c["arms"])), "launch": told("launches"), "forced": told("judged")},
+                 COMMON | {"steps": int, "launches": list[list], "judged": list[list], "arms": list[str]}, fields={"decode": ("overhead_seconds",)}, rules=act)
 
 
 NEEDS = {

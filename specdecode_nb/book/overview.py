@@ -131,7 +131,7 @@ def horizon(judged: Judged) -> str:
 
 def launched(judged: Judged) -> str:
     """Act IV-U5: is a launch reproducible, and how far do launches lie apart."""
-    return (f"{amount(judged['same-A'], 'd')} end state of five identical launches; accepted prefix spans {amount(judged['draw-rounding'], '.3f')} tokens by rounding alone, "
+    return (f"{amount(judged['same-A'], 'd')} end state of identical launches; accepted prefix spans {amount(judged['draw-rounding'], '.3f')} tokens by rounding alone, "
             f"{amount(judged['draw-seed'], '.3f')} by seed")
 
 

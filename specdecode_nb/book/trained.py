@@ -13,7 +13,7 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..protocols.act4u4 import WIDTHS
-from ..protocols.act4u5 import CONTROL, OTHER, OTHER_SEED, REPLICATES
+from ..protocols.act4u5 import CONTROL, OTHER, OTHER_SEED
 from ..protocols.training import UNTRAINED
 from ..records import RowFile
 from .palette import label
@@ -260,7 +260,7 @@ def scatter(file: RowFile) -> pd.DataFrame:
 
 def of_act4u5(file: RowFile) -> dict[str, Found]:
     rows, first, out = file.of("decode"), f"{CONTROL}-1", integrity(file)
-    for arm in REPLICATES:
+    for arm in (CONTROL, OTHER):
         same = [r["state_digest"] for r in launches(file) if r["arm"] == arm and r["change"] in ("", "launched again")]
         out[f"distinct_{arm}"] = len(set(same)), None, None, len(same)
     same = changed(file)["same bits"].tolist()

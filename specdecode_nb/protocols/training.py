@@ -80,7 +80,8 @@ class Job:
         change: what was made different from the launch ``against``, whose checkpoint at the same step it is measured from.
         nudged: the adapter tensor, in order of name, whose first number is moved by one unit in the last place at the start.
         watch: look at held-out text every so many steps; 0 for never.
-        environ: variables of the process that runs it.
+        judged: held-out blocks too, a ``forced`` row at every stop.
+        alone: in a process of its own, with ``environ`` among its variables, where the Act runs processes.
     """
 
     arm: str
@@ -93,6 +94,8 @@ class Job:
     against: str = ""
     nudged: int | None = None
     watch: int = 0
+    judged: bool = True
+    alone: bool = False
     environ: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -196,7 +199,7 @@ def forced_row(target: Target, texts: Texts, tensors: Mapping[str, mx.array] | N
 
 
 def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dict]:
-    """A ``launch`` and a ``forced`` row for every stop."""
+    """A ``launch`` row for every stop, and a ``forced`` one if the job is judged."""
     first = int(job.start.rsplit("-", 1)[1]) if job.start else 0
     for step, loop in train(target, texts, job, work):
         path = checkpoint(work, job.name, step)
@@ -207,7 +210,8 @@ def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dic
                "state_digest": digest(weights(path, "")), "trained": sum(v.size for v in tensors.values()),
                "foreign": sum(not k.endswith(("lora_a", "lora_b")) for k in tensors), "distance": far, "seconds": round(loop.seconds, 2),
                "loss": [entry for entry in loop.log["loss"] if entry[0] > first], "blas": blas.report()["name"], "threads": blas.report()["threads"]}
-        yield {"kind": "forced", **about, **forced_row(target, texts, tensors, job.recipe.rank)}
+        if job.judged:
+            yield {"kind": "forced", **about, **forced_row(target, texts, tensors, job.recipe.rank)}
 
 
 Arms = Mapping[str, tuple[str, int, dict]]
@@ -245,16 +249,17 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
     check_room(target, prompts, params["tokens"], WIDEST)
     config = {k: v for k, v in params.items() if k not in ("measure", "quick", "rows")} | {"dtype": "float32", "reduced": params["quick"]}
     config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "window": WINDOW, "lowest": LOWEST, "held_out_windows": HELD_OUT,
-               "jobs": [[job.arm, job.launch, list(job.stops)] for job in jobs], "arms": list(arms), "criteria": criteria.load(act).rules}
+               "launches": [[job.arm, job.launch, step] for job in jobs for step in job.stops],
+               "judged": [[job.arm, job.launch, step] for job in jobs for step in job.stops if job.judged], "arms": list(arms), "criteria": criteria.load(act).rules}
     trainee = SimpleNamespace(name="uno", metadata={"made": "trained in this measurement, see the launch rows"})
-    total = 2 * sum(len(job.stops) for job in jobs) + len(prompts) * params["repeats"] * (len(arms) + 2)
+    total = sum(len(job.stops) * (1 + job.judged) for job in jobs) + len(prompts) * params["repeats"] * (len(arms) + 2)
     with journal_of(act, journal, target, trainee, config, resume) as rows:
         work.mkdir(parents=True, exist_ok=True)
         keep = keeper(rows, total, progress)
         done = {(r["kind"], r["arm"], r["launch"], r["step"]) for r in rows if r["kind"] in ("launch", "forced")}
         with running(target, Texts(target, params["windows"]), work) as run:
             for job in jobs:
-                if not all((kind, job.arm, job.launch, step) in done for kind in ("launch", "forced") for step in job.stops):
+                if not all((kind, job.arm, job.launch, step) in done for kind in ("launch", "forced")[: 1 + job.judged] for step in job.stops):
                     keep(r for r in run(job) if (r["kind"], r["arm"], r["launch"], r["step"]) not in done)
         keep(decode_rows(target, prompts, arms_of(target, arms, work), params["tokens"], params["repeats"], decoded(rows)))
     return journal.with_suffix(".json")
