@@ -30,7 +30,7 @@ launches = 5  # identical launches of the control; half as many of K=8
 seeds = 3  # further seeds, and places where rounding is put in
 rate = 0.0006  # learning rate, after a linear warm-up of 20 steps
 draft_rows = 192  # draft rows a step: blocks of K hold K - 1 of them
-windows = 128  # windows of training text
+windows = 64  # windows of training text
 tokens = 48  # new tokens a prompt when what was trained decodes
 repeats = 1  # passes over the prompts, arms interleaved
 prompts = 15  # prompts of the suite

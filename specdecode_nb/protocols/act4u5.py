@@ -6,6 +6,7 @@ that was moved by one unit in the last place, say how far apart the ends lie.
 """
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from .training import UNTRAINED, Job, Texts, job_rows, published
 ACT, CONTROL = "act4u5", "A_k4"
 ARMS = {CONTROL: (4,), "B_k6": (6,), "C_k8": (8,), "D_curr": (4, 6, 8)}
 OTHER = "C_k8"  # the second arm that is launched again
+OLDER = "ARMV8" if platform.machine() in ("arm64", "aarch64") else "Prescott"  # a processor whose kernels OpenBLAS has on any machine of the kind
 OTHER_SEED = 7919  # added to the seed of one stream
 
 
@@ -41,8 +43,8 @@ def plan(params: dict) -> tuple[list[Job], training.Arms]:
             job = full(arm, launch=n, change="launched again" if n > 1 else "", against=f"{arm}-1" if n > 1 else "", judged=n == 1, alone=arm in repeated)
             jobs.append(replace(job, stops=(*soon, *end)) if (arm, n) == (CONTROL, 1) and few < steps else job)
     control = {"recipe": published(params, 4), "stops": soon, "start": start, "against": f"{CONTROL}-1", "judged": False}
-    for name, changed in {"nothing": {"alone": True}, "looking": {"watch": 5}, "threads": {"alone": True, "environ": (("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1"))},
-                          "blas": {"alone": True, "environ": (("SPECDECODE_BLAS", "reference"),)}, "rounding": {"nudged": 0},
+    for name, changed in {"nothing": {"alone": True}, "looking": {"watch": max(1, few // 5)}, "threads": {"alone": True, "environ": (("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1"))},
+                          "kernels": {"alone": True, "environ": (("OPENBLAS_CORETYPE", OLDER),)}, "rounding": {"nudged": 0},
                           "order": {"recipe": replace(control["recipe"], data_seed=training.SEED + OTHER_SEED)},
                           "noise": {"recipe": replace(control["recipe"], noise_seed=training.SEED + OTHER_SEED)}}.items():
         jobs.append(Job(f"only_{name}", change=name, **control | changed))
