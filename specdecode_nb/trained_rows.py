@@ -10,7 +10,7 @@ from .rows import Count, Row, Seconds
 
 
 class LaunchRow(Row):
-    """One checkpoint of one training launch. ``loss``: [step, loss, gradient norm] as logged since its start.
+    """One checkpoint of one training launch. ``loss``: [step, loss, gradient norm] of every step since the checkpoint before.
 
     ``distance``: of the adapter from that of the launch it is compared with at the same step, relative; None for a launch without one.
     ``foreign`` counts trained tensors that are no adapter's. Digests are over tensors in order of name; ``state_digest`` has the moments too.

@@ -682,6 +682,7 @@ if recipes:
 # - **No raw data.** The tables of this Act come from its reports only; no committed CSV or JSON stands behind them. What could be recomputed from the reports has been, above.
 # - **One launch of each adapter.** Act IV-U5 later showed that identical launches differ. Gate 1 is so large that this cannot matter; Gate 2's band could.
 # - **Few prompts.** Three prompts a kind, short continuations: the ranking by kind of text is not established.
+# - **Of the measured part.** One small target, on text of the grammar it was trained on; a launch is one draw of its seeds (Act IV-U5 says how wide), and intervals here are over windows or prompts, not over launches.
 # - **Draft noise was not keyed.** Evaluations drew from a global random stream, so repeating one gives other drafts. How much that moves the figures is shown next.
 
 # %%

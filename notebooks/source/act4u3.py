@@ -568,6 +568,7 @@ if here:
 # - **Many prompts would be better.** Fifteen short continuations; the spread *across prompts* in throughput is larger than the whole gain. The repeats measure the clock, not the prompts.
 # - **No intervals.** The sources publish none for this Act. Comparisons of neighboring checkpoints should not be read as effects.
 # - **Loops were not counted.** Act IV-S later showed that repetitive continuations inflate acceptance. Nothing is known about that here.
+# - **Of the measured part.** One small target, on text of the grammar it was trained on; a launch is one draw of its seeds (Act IV-U5 says how wide), and intervals here are over windows or prompts, not over launches.
 
 # %%
 spread = k4.set_index("checkpoint").loc["step-3200", "sd across prompts"]

@@ -807,6 +807,7 @@ if ours:
 # - **Short runs, few prompts.** Act IV-S uses more of both (table 1 has the numbers here), and reports how much plain decoding repeats itself; that is not recorded here.
 # - **Two sessions.** The same adapter and the same tokens gave different throughput in sessions A and B. Ratios are to be read within a session.
 # - **One target, one machine, bf16.** The cost of a slot is a property of the machine; the survival curve is a property of target, drafter and text.
+# - **Of the measured part.** One small target, on text of the grammar it was trained on; a launch is one draw of its seeds (Act IV-U5 says how wide), and intervals here are over windows or prompts, not over launches.
 
 # %%
 trained = [c for c in b4.index if c != "untrained"]

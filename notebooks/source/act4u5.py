@@ -642,6 +642,7 @@ if here:
 # - **Horizon and supervision go together.** A longer block also supervises more positions per window (computed above).
 # - **A small suite.** The prompts come from five of the nine categories that Act IV-S used later, with short continuations.
 # - **Best of three repeats.** The recorded time of a prompt is the best of three; that favors no arm, but it is not what a user sees.
+# - **Of the measured part.** A launch is deterministic or not on one machine with one build of its libraries; nothing is said of others. Few seeds, short launches, and rounding put in at single numbers of the start, where kernels would put it everywhere.
 # - **Speed depends on the session.** The next cell shows it.
 
 # %%

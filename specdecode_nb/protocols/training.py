@@ -157,6 +157,7 @@ def train(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[tuple[
         block = parts[next(n for n, end in enumerate(ends) if point <= end)]
         recipe = replace(job.recipe, block=block, blocks=max(1, rows // (block - 1)))
         adapted, gate, loop = uno.launch(target, texts.clean, recipe, LOWEST)
+        loop.log_every = 1
         path = checkpoint(work, job.name, point)
         if path.exists():
             loop.resume(path, FREE)
@@ -200,7 +201,7 @@ def forced_row(target: Target, texts: Texts, tensors: Mapping[str, mx.array] | N
 
 def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dict]:
     """A ``launch`` row for every stop, and a ``forced`` one if the job is judged."""
-    first = int(job.start.rsplit("-", 1)[1]) if job.start else 0
+    since = int(job.start.rsplit("-", 1)[1]) if job.start else 0
     for step, loop in train(target, texts, job, work):
         path = checkpoint(work, job.name, step)
         about = {"arm": job.arm, "launch": job.launch, "step": step, "change": job.change, "block": (job.widths or (job.recipe.block,))[-1]}
@@ -209,7 +210,8 @@ def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dic
         yield {"kind": "launch", **about, "start": job.start, "recipe": asdict(job.recipe), "widths": list(job.widths), "adapter_digest": digest(tensors),
                "state_digest": digest(weights(path, "")), "trained": sum(v.size for v in tensors.values()),
                "foreign": sum(not k.endswith(("lora_a", "lora_b")) for k in tensors), "distance": far, "seconds": round(loop.seconds, 2),
-               "loss": [entry for entry in loop.log["loss"] if entry[0] > first], "blas": blas.report()["name"], "threads": blas.report()["threads"]}
+               "loss": [entry for entry in loop.log["loss"] if entry[0] > since], "blas": blas.report()["name"], "threads": blas.report()["threads"]}
+        since = step
         if job.judged:
             yield {"kind": "forced", **about, **forced_row(target, texts, tensors, job.recipe.rank)}
 
