@@ -137,7 +137,7 @@ def test_order_and_noise_have_seeds_of_their_own():
     clean = uno.clean_pass(hybrid(), training.windows(hybrid(), 3, False))
     draws = {}
     for name, changed in {"as it is": {}, "order": {"data_seed": 5}, "noise": {"noise_seed": 5}}.items():
-        rows, _, teacher = uno._blocks(hybrid(), clean, uno.Recipe(block=4, blocks=30, **changed), 2, TRAIN_NOISE, 8)
+        rows, _, teacher, _ = uno._blocks(hybrid(), clean, uno.Recipe(block=4, blocks=30, **changed), 2, TRAIN_NOISE, 8)
         draws[name] = np.array(rows), np.array(teacher)
     assert np.array_equal(draws["as it is"][0], draws["order"][0]) and not np.array_equal(draws["as it is"][1], draws["order"][1])
     assert np.array_equal(draws["as it is"][1], draws["noise"][1]) and not np.array_equal(draws["as it is"][0], draws["noise"][0])

@@ -184,7 +184,7 @@ def forced_row(target: Target, texts: Texts, tensors: Mapping[str, mx.array] | N
     adapted, gate = view(target, rank, tensors)
     matches, apart, of = [], [], []
     for b in range(BATCHES):
-        rows, caches, teacher = uno._blocks(target, texts.unseen, JUDGE, b, EVAL_NOISE, LOWEST)
+        rows, caches, teacher, _ = uno._blocks(target, texts.unseen, JUDGE, b, EVAL_NOISE, LOWEST)
         gate.rows(mx.ones(rows.shape))
         student = adapted(rows, cache=caches)
         matches.append(np.array(mx.argmax(student, -1) == mx.argmax(teacher, -1)))

@@ -154,9 +154,11 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     parser.add_argument("work", type=Path)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--target", default="tiny-hybrid")
-    parser.add_argument("--windows", type=Path, nargs="*", help=f"cached windows of the target's own text after {PREFIX} tokens; made if none are given")
+    parser.add_argument("--windows", type=Path, nargs="*", help="cached windows of the target's own text after --prefix tokens; made if none are given")
     parser.add_argument("--text-windows", type=int, default=1056)
     parser.add_argument("--window", type=int, default=384)
+    parser.add_argument("--prefix", type=int, default=PREFIX, help="tokens of a window that are not the target's own")
+    parser.add_argument("--held-out", type=int, default=HELD_OUT, help="windows that are probed and never trained on")
     for f in fields(recipe):
         several = isinstance(f.default, tuple)
         parser.add_argument("--" + f.name.replace("_", "-"), type=int if several else type(f.default), nargs="+" if several else None, default=f.default)
@@ -169,19 +171,18 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     before = target.digest()
     files = o.windows or [o.work / "own.npy"]
     if not o.windows:
-        cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, PREFIX, o.window, o.seed))
+        cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, o.prefix, o.window, o.seed))
     own = np.concatenate([np.load(f) for f in files])
     key = hashlib.blake2b(own.tobytes() + str((before, chosen.taps)).encode(), digest_size=6).hexdigest()
     rows = tapped_rows(target, own, chosen.taps, o.work / f"taps-{key}.npy")
-    held_out = {row.tobytes() for row in own[:HELD_OUT, :PREFIX]}
-    train = np.array([i for i in range(HELD_OUT, len(own)) if own[i, :PREFIX].tobytes() not in held_out])
-    prompts = [row.tolist() for row in own[:HELD_OUT, :PREFIX]]
+    prompts = [row.tolist() for row in own[: o.held_out, : o.prefix]]
+    train = np.array([i for i in range(o.held_out, len(own)) if own[i, : o.prefix].tolist() not in prompts])
     run, checkpoint = training(target, chosen), o.work / "checkpoint.safetensors"
     if checkpoint.exists():
         run.resume(checkpoint)
     rows, windows = _Chosen(rows, train), own[train]
     while run.verdict is None:
-        run.run(rows, windows, min(chosen.steps, run.step + chosen.probe_every))
+        run.run(rows, windows, min(chosen.steps, run.step + chosen.probe_every), o.prefix)
         found, best = run.probe(prompts)
         print(run.step, found, "best" if best else "", flush=True)
         facts = {"recipe": asdict(chosen), "target": target.name, "target_digest": before, "tokenizer_digest": target.tokenizer_digest(), "step": run.step, "probe": found,
