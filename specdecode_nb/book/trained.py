@@ -163,7 +163,8 @@ def of_act4u3(file: RowFile) -> dict[str, Found]:
         "acceptance_gain": more(rows, arms[1], arms[0], accepted_of), "tpf_gain": more(rows, arms[1], arms[0], tpf_of),
         "rate_gain": ratio(rows, arms[1], arms[0]), "speed": ratio(rows, arms[1], st.plain_arm(rows)),
         "k2_acceptance_gain": more(rows, f"step{last}_k2", f"step{first}_k2", accepted_of),
-        "passed_on": over_prompts([r for r in rows if r["arm"] in arms], lambda rs: (rate_of(rs, arms[1]) / rate_of(rs, arms[0]) - 1) - (accepted_of(rs, arms[1]) / accepted_of(rs, arms[0]) - 1))}
+        "passed_on": over_prompts([r for r in rows if r["arm"] in arms], lambda rs: rate_of(rs, arms[1]) / rate_of(rs, arms[0]) - accepted_of(rs, arms[1]) / accepted_of(rs, arms[0]))
+        if accepted_of(rows, arms[0]) else (None,)}
 
 
 def curve(file: RowFile, k: int = 4) -> pd.DataFrame:
