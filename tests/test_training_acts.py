@@ -15,7 +15,7 @@ from specdecode_nb.records import RowFile, load_rows
 from specdecode_nb.streams import TRAIN_NOISE
 from specdecode_nb.targets import mx
 from specdecode_nb.train import uno
-from toy import VOCAB, hybrid
+from toy import VOCAB, adapter, hybrid
 
 TINY = {"steps": 4, "draft_rows": 12, "windows": 3, "tokens": 8, "prompts": 3, "rate": 5e-3}
 MODULES = {"act4u": act4u, "act4u3": act4u3, "act4u4": act4u4, "act4u5": act4u5}
@@ -142,6 +142,20 @@ def test_order_and_noise_have_seeds_of_their_own():
         draws[name] = np.array(rows), np.array(teacher)
     assert np.array_equal(draws["as it is"][0], draws["order"][0]) and not np.array_equal(draws["as it is"][1], draws["order"][1])
     assert np.array_equal(draws["as it is"][1], draws["noise"][1]) and not np.array_equal(draws["as it is"][0], draws["noise"][0])
+
+
+def test_rows_before_a_block_are_the_bits_of_the_target_with_any_adapter():
+    """And those in the block are not, so that the count in the forced rows means something."""
+    adapted, gate = adapter(hybrid())
+    ids = mx.array(training.windows(hybrid(), 2, True))
+    plain, cut = np.array(hybrid().model(ids)), training.WINDOW - 7
+    gate.rows(mx.concatenate([mx.zeros((2, cut)), mx.ones((2, 7))], axis=1))
+    ours = np.array(adapted(ids))
+    assert ours[:, :cut].tobytes() == plain[:, :cut].tobytes() and (ours[:, cut:] != plain[:, cut:]).all(axis=-1).any()
+    gate.rows(mx.ones(ids.shape))
+    assert (np.array(adapted(ids)) != plain).mean() > 0.9
+    gate.rows(None)
+    assert np.array(adapted(ids)).tobytes() == plain.tobytes()
 
 
 def test_nudging_moves_one_number_by_one_unit():

@@ -115,6 +115,16 @@ def test_objectives_by_hand():
     assert uno.objective_sum(*pair, "ce").item() == pytest.approx(-(p * np.log(q)).sum(), rel=1e-5)
 
 
+def test_the_gradient_of_the_distance_by_hand():
+    """q (s - sum(s q)) with s the sign of q - p (system 1.1)."""
+    rng = np.random.default_rng(3)
+    student, teacher = (rng.normal(size=(1, 2, 6)).astype(np.float32) for _ in range(2))
+    q, p = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (student.astype(np.float64), teacher.astype(np.float64)))
+    s = np.sign(q - p)
+    ours = mx.grad(lambda x: uno.objective_sum(x, mx.array(teacher), "tv"))(mx.array(student))
+    np.testing.assert_allclose(np.array(ours), q * (s - (s * q).sum(-1, keepdims=True)), rtol=1e-4, atol=1e-6)
+
+
 def test_corruption():
     ids = mx.array(np.random.default_rng(1).integers(0, VOCAB, (400, 7)).astype(np.int32))
     full, mixed = uno.Recipe(seed=5), uno.Recipe(seed=5, corruption="uniform")
