@@ -602,7 +602,7 @@ if here:
     made = [learned.forced(page.rows, arm) for arm in ("untrained", "trained_k2", "shuffled_k2", "trained_k4", "shuffled_k4")]
     table = learned.slots(page.rows, made)
     page.show(table, "measured-slots", "Agreement with the target by speculative slot, teacher-forced under full noise. An adapter of K=2 was trained on slot 1 only, one of K=4 on slots 1 to 3", learned.fmt(table), sources=[page.rows])
-    page.figure(draw.lines({r["arm"]: (range(1, 8), learned.hits(r).mean(axis=0)) for r in made}, "speculative slot", "agreement with the target", whole_x=True, ylim=(0, None)), "measured-slots",
+    page.figure(draw.lines({r["arm"].replace("_k", ", K="): (range(1, 8), learned.hits(r).mean(axis=0)) for r in made}, "speculative slot", "agreement with the target", whole_x=True, ylim=(0, None)), "measured-slots",
                 "Agreement by slot of the adapters trained here and their controls", "One line an adapter over slots one to seven: untrained, trained and shuffled, at K=2 and K=4.", sources=[page.rows])
 
 # %%

@@ -7,6 +7,7 @@ committed corpus recipe, which needs no installed package: documents that the ta
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -118,6 +119,11 @@ def weights(path: Path, part: str = "model.") -> dict[str, mx.array]:
     return {k.removeprefix("model."): v for k, v in mx.load(str(path)).items() if k.startswith(part)}
 
 
+def spent(path: Path) -> float:
+    """Seconds of training that led to a checkpoint, those of the launch it went on from included."""
+    return json.loads(mx.load(str(path), return_metadata=True)[1]["state"])["seconds"]
+
+
 def digest(tensors: Mapping[str, mx.array]) -> str:
     """sha256 over names and bytes, in order of name."""
     h = hashlib.sha256()
@@ -201,7 +207,7 @@ def forced_row(target: Target, texts: Texts, tensors: Mapping[str, mx.array] | N
 
 def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dict]:
     """A ``launch`` row for every stop, and a ``forced`` one if the job is judged."""
-    since = int(job.start.rsplit("-", 1)[1]) if job.start else 0
+    since, earlier = (int(job.start.rsplit("-", 1)[1]), spent(work / f"{job.start}.safetensors")) if job.start else (0, 0.0)
     for step, loop in train(target, texts, job, work):
         path = checkpoint(work, job.name, step)
         about = {"arm": job.arm, "launch": job.launch, "step": step, "change": job.change, "block": (job.widths or (job.recipe.block,))[-1]}
@@ -209,7 +215,7 @@ def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dic
         far = distance(tensors, weights(checkpoint(work, job.against, step))) if job.against else None
         yield {"kind": "launch", **about, "start": job.start, "recipe": asdict(job.recipe), "widths": list(job.widths), "adapter_digest": digest(tensors),
                "state_digest": digest(weights(path, "")), "trained": sum(v.size for v in tensors.values()),
-               "foreign": sum(not k.endswith(("lora_a", "lora_b")) for k in tensors), "distance": far, "seconds": round(loop.seconds, 2),
+               "foreign": sum(not k.endswith(("lora_a", "lora_b")) for k in tensors), "distance": far, "seconds": round(loop.seconds - earlier, 2),
                "loss": [entry for entry in loop.log["loss"] if entry[0] > since], "blas": blas.report()["name"], "threads": blas.report()["threads"]}
         since = step
         if job.judged:
