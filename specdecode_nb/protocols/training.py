@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -166,7 +167,7 @@ def train(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[tuple[
         loop.log_every = 1
         path = checkpoint(work, job.name, point)
         if path.exists():
-            loop.resume(path, FREE)
+            loop.resume(path)
         else:
             if before:
                 loop.resume(before, FREE)
@@ -262,6 +263,8 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
     trainee = SimpleNamespace(name="uno", metadata={"made": "trained in this measurement, see the launch rows"})
     total = sum(len(job.stops) * (1 + job.judged) for job in jobs) + len(prompts) * params["repeats"] * (len(arms) + 2)
     with journal_of(act, journal, target, trainee, config, resume) as rows:
+        if not len(rows):  # checkpoints of another measurement are none of this one's
+            shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True, exist_ok=True)
         keep = keeper(rows, total, progress)
         done = {(r["kind"], r["arm"], r["launch"], r["step"]) for r in rows if r["kind"] in ("launch", "forced")}
