@@ -109,6 +109,18 @@ def test_batches_are_own_text_and_a_function_of_seed_and_step(windows, rows):
     assert all(np.array_equal(np.array(x), np.array(y)) for x, y in zip(again[:3], (taps, ids, anchors)))
 
 
+def test_taps_brought_to_one_size_give_the_same_drafter(windows, rows):
+    run = dflash.Training(hybrid(), replace(RECIPE, even=True))
+    raw = dflash.Training(hybrid(), RECIPE).batch(3, rows, windows, PREFIX)
+    even = run.batch(3, rows, windows, PREFIX)
+    assert all(np.array_equal(np.array(a), np.array(b)) for a, b in zip(raw[1:5], even[1:5]))
+    size = np.sqrt(np.mean(np.array(even[0])[:, PREFIX:] ** 2, axis=(0, 1)))
+    assert 0.3 < size.min() and size.max() < 3 and np.ptp(np.log(np.sqrt(np.mean(np.array(raw[0]) ** 2, axis=(0, 1))))) > np.ptp(np.log(size))
+    folded = run._for_raw_taps(run.model)
+    np.testing.assert_allclose(np.array(folded.features(raw[0])), np.array(run.model.features(even[0])), rtol=1e-3, atol=1e-4)
+    assert np.array_equal(np.array(run.drafter(run.model).model.fc.weight), np.array(tapped.shipped(folded).fc.weight))
+
+
 def state(run):
     return {k: np.array(v) for k, v in tree_flatten(run.model.parameters()) + tree_flatten(run.optimizer.state)}
 

@@ -20,11 +20,12 @@ from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
 from ..dflash_files import write_dflash
 from ..families import text_of
 from ..streams import DATA_SAMPLING, stream_seed
-from ..targets import Target
+from ..targets import Target, share
 from ..taps import embed_and_head
 from . import tapped
 from .columns import columns, head_rows, most_frequent
 
+SAMPLE = 64  # windows whose rows tell the sizes of the taps
 WINDOW = 256  # context rows that a block sees; a prompt longer than the windows of training is then nothing new to it
 
 
@@ -34,7 +35,9 @@ class Recipe(tapped.Recipe):
     number of block rows a step. Three steps of four read ``segment`` rows of each window instead of all: attention finds the
     rows before the anchor sooner among few (slot 1 agreed at .48 after 160 s where whole windows had .10), and a step is cheaper.
     ``mask`` is an id that never occurs in text: 1 is <|pad|> of tiny-hybrid. With ``negatives`` a step scores its labels against the
-    ``frequent`` ids of the windows and so many uniform ones in the place of the whole vocabulary (:mod:`.columns`).
+    ``frequent`` ids of the windows and so many uniform ones in the place of the whole vocabulary (:mod:`.columns`). With ``even`` the
+    inputs of ``fc`` are brought to one size while training and its weights put back in the file: the stream of a deep model grows tenfold
+    from the first tap to the last and has offsets of a few inputs far above all others.
     """
 
     taps: tuple[int, ...] = (0, 2, 3)
@@ -48,6 +51,7 @@ class Recipe(tapped.Recipe):
     mask: int = 1
     negatives: int = 0
     frequent: int = 4096
+    even: bool = False
     lr: float = 2e-3
     windows_a_step: int = 8
     steps: int = 10000
@@ -57,6 +61,11 @@ class Recipe(tapped.Recipe):
         text = text_of(target.model).args
         return DFlashConfig(text.hidden_size, self.mlp, self.layers, self.heads, self.kv_heads, 64, target.vocab_size, text.rms_norm_eps, 1e5,
                             max(self.blocks), len(target.model.layers), tuple(self.taps), self.mask, WINDOW)
+
+
+def sizes(taps: np.ndarray) -> mx.array:
+    """Root mean square of each input, [hidden * taps], of taps [N, T, hidden * taps]."""
+    return mx.array(np.sqrt(np.mean(taps.astype(np.float32) ** 2, axis=(0, 1))) + 1e-3)
 
 
 def gamma(block: int) -> float:
@@ -117,6 +126,7 @@ def block_loss(model: DFlashModel, target: Target, taps, ids, anchors, block: in
 
 class Training(tapped.Training):
     _frequent: np.ndarray | None = None
+    _sizes: mx.array | None = None  # of the inputs of fc, root mean square over the first windows
 
     def new_model(self) -> DFlashModel:
         return DFlashModel(self.recipe.config(self.target))
@@ -137,16 +147,29 @@ class Training(tapped.Training):
             if self._frequent is None:
                 self._frequent = most_frequent(windows[:, prefix:], r.frequent)
             scored, labels = (mx.array(a) for a in columns(labels, self._frequent, self.target.vocab_size, r.negatives, rng))
-        return mx.array(rows[chosen][:, part]).astype(mx.float32), mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored
+        taps = mx.array(rows[chosen][:, part]).astype(mx.float32)
+        if r.even:
+            if self._sizes is None:
+                self._sizes = sizes(rows[np.arange(min(SAMPLE, len(windows)))][:, prefix:])
+            taps = taps / self._sizes
+        return taps, mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored
 
     def loss(self, model: DFlashModel, *batch) -> mx.array:
         return block_loss(model, self.target, *batch)
 
+    def _for_raw_taps(self, model: DFlashModel) -> DFlashModel:
+        """The same function of taps as they are."""
+        if self._sizes is None:
+            return model
+        model = share(model)
+        model.fc.weight = model.fc.weight / self._sizes
+        return model
+
     def drafter(self, model: DFlashModel) -> DFlashDrafter:
-        return DFlashDrafter(self.target, model)
+        return DFlashDrafter(self.target, tapped.shipped(self._for_raw_taps(model)))
 
     def write(self, out: Path, facts: dict) -> None:
-        write_dflash(out, self.model, facts)
+        write_dflash(out, self._for_raw_taps(self.model), facts)
 
 
 if __name__ == "__main__":

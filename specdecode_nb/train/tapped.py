@@ -113,7 +113,7 @@ class Training(Loop):
         raise NotImplementedError
 
     def drafter(self, model: nn.Module):
-        """A drafter of these weights, for the probe."""
+        """A drafter of these weights as a file would give them back, for the probe."""
         raise NotImplementedError
 
     def write(self, out: Path, facts: dict) -> None:
@@ -128,7 +128,7 @@ class Training(Loop):
     def probe(self, prompts) -> tuple[dict, bool]:
         """Decode with the present weights; also whether this is the best prefix so far."""
         best = max((p["prefix"] for _, p in self.log["probe"]), default=-1.0)
-        found = probe(self.target, self.drafter(shipped(self.model)), prompts, self.recipe.probe_block, self.recipe.probe_tokens)
+        found = probe(self.target, self.drafter(self.model), prompts, self.recipe.probe_block, self.recipe.probe_tokens)
         self.log["probe"].append([self.step, found])
         return found, found["prefix"] > best
 
@@ -161,6 +161,9 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="windows that are probed and never trained on")
     for f in fields(recipe):
         several = isinstance(f.default, tuple)
+        if isinstance(f.default, bool):
+            parser.add_argument(f"--{f.name}", action=argparse.BooleanOptionalAction, default=f.default)
+            continue
         parser.add_argument("--" + f.name.replace("_", "-"), type=int if several else type(f.default), nargs="+" if several else None, default=f.default)
     o = parser.parse_args()
     chosen = recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in vars(o).items() if k in recipe.__dataclass_fields__})
