@@ -254,7 +254,7 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
         BadInput: before anything is trained, if an input does not exist or does not fit.
     """
     target = load_target(params["target"], "float32")
-    prompts, work = prompt_suite(params["prompts"]), journal.with_suffix(".work")
+    prompts, work = prompt_suite(target, params["prompts"]), journal.with_suffix(".work")
     check_room(target, prompts, params["tokens"], WIDEST)
     config = {k: v for k, v in params.items() if k not in ("measure", "quick", "rows")} | {"dtype": "float32", "reduced": params["quick"]}
     config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "window": WINDOW, "lowest": LOWEST, "held_out_windows": HELD_OUT,
