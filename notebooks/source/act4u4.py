@@ -741,15 +741,15 @@ if here:
 # %%
 if here:
     own = [f"horizon{k}_k{k}" for k in learned.WIDTHS]
-    curves = {f"K={k}": learned.survivals(page.rows.of("decode"), [arm], k)[arm] for k, arm in zip(learned.WIDTHS, own)}
-    page.figure(draw.survival(curves), "measured-horizon-survival", "Prefix survival of each horizon decoded at its own width", "Falling curves over slots, one for each of the widths four, six and eight, trained and decoded at that width.", sources=[page.rows])
+    reach = {f"K={k}": learned.survivals(page.rows.of("decode"), [arm], k)[arm] for k, arm in zip(learned.WIDTHS, own)}
+    page.figure(draw.survival(reach), "measured-horizon-survival", "Prefix survival of each horizon decoded at its own width", "Falling curves over slots, one for each of the widths four, six and eight, trained and decoded at that width.", sources=[page.rows])
     table = learned.frame(statistics.cost_model(page.rows.of("decode")))
     page.show(table[["arm", "tokens per cycle", "cycle steps", "predicted", "measured", "error"]], "measured-horizon-cost", "The cost model of section 2 on these rows: speed-up over plain decoding without prefill, predicted and measured; costs in plain steps",
               {c: ".3f" for c in ("tokens per cycle", "cycle steps", "predicted", "measured")} | {"error": "+.2f"}, sources=[page.rows], full=table)
 
 # %%
 if here:
-    spent, returned = pd.Series(learned.cycles(page.rows.of("decode"))), curves["K=8"]
+    spent, returned = pd.Series(learned.cycles(page.rows.of("decode"))), reach["K=8"]
     wanted = needed(returned, spent, 8)
     page.figure(draw.lines({"returned by the slot": (range(1, 8), returned), "needed to break even": (range(1, 8), wanted)}, "speculative slot j", "tokens per cycle", whole_x=True, ylim=(0, 1)), "measured-horizon-pay",
                 "What each slot returns at K=8 and what it must return, adapters trained here at each width", "Two curves over slots one to seven: the tokens that a slot returns, and those that it needs to break even.", sources=[page.rows])
