@@ -609,8 +609,9 @@ if here:
 # %%
 if here:
     table = learned.scatter(page.rows)
-    page.show(table[["launch", "what differs", "mean accepted prefix", "change", "TPF", "tok/s", "adapter"]], "measured-launches", "Every whole launch decoded at K=4; change is against the first launch of the control, and adapter the beginning of its digest",
-              learned.fmt(table), sources=[page.rows], full=table)
+    brief = table[["launch", "what differs", "mean accepted prefix", "change", "TPF", "tok/s", "adapter"]]
+    page.show(brief, "measured-launches", "Every whole launch decoded at K=4; change is against the first launch of the control, and adapter the beginning of its digest",
+              learned.fmt(brief), sources=[page.rows], full=table, full_fmt=learned.fmt(table))
     shown = {"-": "arm", "launched again": "launched again", "seed": "seed", "rounding": "rounding"}
     names = list(dict.fromkeys(table["arm "]))
     spots = {word: table[table["what differs"] == change] for change, word in shown.items()}
