@@ -223,7 +223,7 @@ def changed(file: RowFile) -> pd.DataFrame:
     """What each ingredient does after a few steps: whether the adapter is still the control's bits, and how far it is from it."""
     found = {r["change"]: r for r in file.of("launch") if r["arm"].startswith("only_")}
     control = {r["step"]: r["state_digest"] for r in file.of("launch") if (r["arm"], r["launch"]) == (CONTROL, 1)}
-    said = {"nothing": "nothing: the same command again", "looking": "held-out text looked at while training", "threads": "one BLAS thread", "kernels": "OpenBLAS's kernels of an older processor",
+    said = {"nothing": "nothing: the same command again", "looking": "held-out text looked at while training", "threads": "another number of BLAS threads", "kernels": "OpenBLAS's kernels of an older processor",
             "rounding": "one number of the start, by one unit in the last place", "order": f"the seed of the data order, by {OTHER_SEED}", "noise": f"the seed of the noise, by {OTHER_SEED}"}
     return frame([{"perturbed": said[name], "same bits": found[name]["state_digest"] == control[found[name]["step"]], "relative distance": found[name]["distance"],
                    "BLAS": found[name]["blas"], "threads": found[name]["threads"]} for name in INGREDIENTS])

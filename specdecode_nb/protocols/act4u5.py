@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from .. import blas
 from ..targets import load_target
 from . import machine, training
 from .training import UNTRAINED, Job, Texts, job_rows, published
@@ -42,8 +43,9 @@ def plan(params: dict) -> tuple[list[Job], training.Arms]:
         for n in range(1, repeated.get(arm, 1) + 1):
             job = full(arm, launch=n, change="launched again" if n > 1 else "", against=f"{arm}-1" if n > 1 else "", judged=n == 1, alone=arm in repeated)
             jobs.append(replace(job, stops=(*soon, *end)) if (arm, n) == (CONTROL, 1) and few < steps else job)
+    other = "2" if blas.report()["threads"] == 1 else "1"
     control = {"recipe": published(params, 4), "stops": soon, "start": start, "against": f"{CONTROL}-1", "judged": False}
-    for name, changed in {"nothing": {"alone": True}, "looking": {"watch": max(1, few // 5)}, "threads": {"alone": True, "environ": (("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1"))},
+    for name, changed in {"nothing": {"alone": True}, "looking": {"watch": max(1, few // 5)}, "threads": {"alone": True, "environ": (("OPENBLAS_NUM_THREADS", other), ("OMP_NUM_THREADS", other))},
                           "kernels": {"alone": True, "environ": (("OPENBLAS_CORETYPE", OLDER),)}, "rounding": {"nudged": 0},
                           "order": {"recipe": replace(control["recipe"], data_seed=training.SEED + OTHER_SEED)},
                           "noise": {"recipe": replace(control["recipe"], noise_seed=training.SEED + OTHER_SEED)}}.items():
