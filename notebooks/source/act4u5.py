@@ -618,6 +618,7 @@ if here:
     figure, ax = draw.panels(height=2.9)
     draw.scatter({word: (part["mean accepted prefix"], [names.index(a) + 0.15 * i for a in part["arm "]]) for i, (word, part) in enumerate(spots.items()) if len(part)}, "accepted prefix at K=4 (tokens per cycle)", "", ax=ax)
     ax.set_yticks([i + 0.2 for i in range(len(names))], [palette.label(n) for n in names])
+    ax.set_ylim(-0.4, len(names) - 0.1)
     page.figure(figure, "measured-launches",
                 "One mark a launch: the arms, their repetitions, other seeds, and one unit in the last place", "Marks by arm on horizontal levels; repetitions lie on the first launch if training is deterministic, other seeds and roundings beside it.", sources=[page.rows])
 
