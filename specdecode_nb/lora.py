@@ -49,10 +49,6 @@ class GatedLoRALinear(nn.Module):
         raise BadInput("This adapter cannot be merged into its base: its gate is off on the seed row and on every row that is verified, so one set of "
                        "weights cannot serve both; keep the adapter beside the target.")
 
-    def narrow(self, x):
-        """``x A`` [B, T, r], before the gate."""
-        return x.astype(mx.float32) @ self.lora_a
-
     def __call__(self, x):
         y = self.base(x)
         factors = self._gate.factors
@@ -61,7 +57,7 @@ class GatedLoRALinear(nn.Module):
         if factors.shape[:2] != x.shape[:2]:
             raise ValueError(f"The row gate has shape {factors.shape[:2]} but the rows are {x.shape[:2]}.")
         # the gate multiplies the r-wide product: r multiplications a row instead of one per output
-        narrow = self.narrow(x) * factors
+        narrow = (x.astype(mx.float32) @ self.lora_a) * factors
         return mx.addmm(y.astype(mx.float32), narrow, self.lora_b).astype(y.dtype)
 
 
