@@ -17,6 +17,7 @@ from specdecode_nb import load_target
 from specdecode_nb.backend import mx
 from specdecode_nb.decoder import generate, stream
 from specdecode_nb.drafters import NgramDrafter, RandomDrafter
+from specdecode_nb.families import embed_and_head
 from specdecode_nb.sharded import shard
 from specdecode_nb.sharded_lora import shard_adapter
 from toy import ScriptedDrafter, consistent, uno
@@ -36,8 +37,9 @@ def arms(target, known, adapter) -> dict:
 
 
 def rows(target, adapter) -> dict:
-    """Logits [T, V] of a block of rows, and of a draft of the adapter, both after nothing."""
-    return {"verify": target.model(mx.array([BLOCK]), cache=target.make_cache())[0],
+    """Logits [T, V] of a block of rows, of a draft of the adapter, both after nothing, and of the head that DFlash and MTP drafters read with."""
+    embed, head = embed_and_head(target)
+    return {"head": head(embed(mx.array(BLOCK))), "verify": target.model(mx.array([BLOCK]), cache=target.make_cache())[0],
             "draft": adapter.logits(target.make_cache(), BLOCK[0], mx.array(BLOCK[1:]))}
 
 
