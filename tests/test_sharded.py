@@ -50,7 +50,8 @@ def launch(out: Path, folders, bound: float, **env) -> str:
     """Run two ranks to their end, which must come within ``bound`` seconds; what they printed. No process and no listener may be left."""
     assert LAUNCH.is_file(), "mlx.launch is not installed beside this interpreter"
     port, log = free_ports(), out / "log"
-    command = [LAUNCH, "-n", "2", "--backend", "ring", "--starting-port", str(port), "--", sys.executable, Path(__file__).with_name("sharded_run.py"), out, *folders]
+    script = Path(__file__).with_name("sharded_run.py")
+    command = [LAUNCH, "-n", "2", "--backend", "ring", "--starting-port", str(port), "--", sys.executable, script, out, *folders]
     with open(log, "w") as to:
         # at the end of its input the launcher would spin, so the pipe stays open
         run = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=to, stderr=to, start_new_session=True,

@@ -70,7 +70,8 @@ def pays_below(machines: int, draft: bool) -> float:
 
 def table() -> str:
     """The table of environment.md, in Markdown."""
-    rows = ["| Macs | latency of a sum, us | plain, tok/s | K=4, tok/s | K=4 over plain | breaks even at, tokens a cycle | without a draft forward |", "|" + "---|" * 7]
+    rows = ["| Macs | latency of a sum, us | plain, tok/s | K=4, tok/s | K=4 over plain | breaks even at, tokens a cycle | without a draft forward |",
+            "|" + "---|" * 7]
     for machines, latency in [(1, 0), *((n, latency) for n in (2, 4) for latency in (0, 20, 100, 500))]:
         p = predict(Assumed(latency, machines))
         rows.append(f"| {machines} | {'-' if machines == 1 else latency} | {p['plain_rate']:.1f} | {p['rate']:.1f} | {p['speedup']:.2f}x | "
