@@ -365,6 +365,26 @@ class AuditRow(Row):
         return self
 
 
+class PeerRow(Row):
+    """Whether another project's decoding runs beside ours on this target and platform: ``call`` is what was called, ``why`` what stopped it.
+
+    "refused" is the peer's own error, "absent" that something it needs is not here; ``version`` is None where it is not installed.
+    """
+
+    kind: Literal["peer"]
+    peer: str
+    version: str | None
+    call: str
+    outcome: Literal["ran", "refused", "absent"]
+    why: str
+
+    @model_validator(mode="after")
+    def agree(self):
+        if (self.outcome == "ran") == bool(self.why):
+            raise ValueError(f"the outcome is {self.outcome!r} and the reason {self.why!r}; what did not run needs a reason, what ran has none")
+        return self
+
+
 class DivergenceRow(Row):
     """One divergence as a published audit has it: where, and the gap of the contested logits in units in the last place."""
 
@@ -387,5 +407,5 @@ class SummaryRow(Row):
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
                              "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
-                             "width_noise": WidthNoiseRow, "audit": AuditRow,
+                             "width_noise": WidthNoiseRow, "audit": AuditRow, "peer": PeerRow,
                              "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow}
