@@ -13,7 +13,7 @@ from specdecode_nb.book import acts, needs, peers as tables
 from specdecode_nb.decoder import generate
 from specdecode_nb.dflash_files import write_dflash
 from specdecode_nb.errors import BadInput
-from specdecode_nb.protocols import dflash_mlx, peers
+from specdecode_nb.protocols import peers, runtimes
 from specdecode_nb.records import check_row, load_rows
 from specdecode_nb.small import SmallDrafter, SmallModel, read_small, write_small
 from specdecode_nb.train import small as training
@@ -202,35 +202,43 @@ def test_training_learns_the_targets_tokens_and_scores_the_chosen_columns_alone(
     assert np.mean(generate(target, PROMPT, run.drafter(run.model), k=4, max_tokens=N, ignore_eos=True).stats.accepted_per_cycle) > 1
 
 
-# --- the other runtime ---
+# --- other runtimes ---
 
-FAKE = '''
+FAKE = {"dflash_mlx/__init__.py": "", "dflash_mlx/runtime/__init__.py": '''
 from types import SimpleNamespace
 import mlx.core as mx
 from mlx_lm.generate import generate_step
-from mlx_lm.utils import load
-def load_runtime_bundle(model_ref, draft_ref, verify_config):
-    model, tokenizer = load(model_ref)
-    return SimpleNamespace(target_model=model, tokenizer=tokenizer, draft_model=model, draft_backend=None, target_ops=None)
-def build_offline_runtime_context(**options):
-    return SimpleNamespace(verify=options)
 def stream_dflash_generate(target_model, prompt_tokens_override, max_new_tokens, block_tokens, **options):
     out = [int(t) for t, _ in generate_step(mx.array(prompt_tokens_override), target_model, max_tokens=max_new_tokens)]
     yield "progress"
     yield SimpleNamespace(generated_token_ids=out, acceptance_history=[1] * (len(out) // 2) + [0] * (len(out) % 2),
                           phase_timings_us={"prefill": 1.0, "draft": 1.0, "replay": 0.0, "commit": 0.0})
-'''
+''', "dflash_mlx/runtime/bundle.py": '''
+from types import SimpleNamespace
+from mlx_lm.utils import load
+def load_runtime_bundle(model_ref, draft_ref, verify_config):
+    model, tokenizer = load(model_ref)
+    return SimpleNamespace(target_model=model, tokenizer=tokenizer, draft_model=model, draft_backend=None, target_ops=None)
+''', "dflash_mlx/runtime/context.py": '''
+from types import SimpleNamespace
+def build_offline_runtime_context(**options):
+    return SimpleNamespace(verify=options)
+''', "dflash/__init__.py": "", "dflash/model_mlx.py": "raise NotImplementedError('this architecture is not for us')"}
+"""Packages that do as little as the protocol needs: one decodes plainly and says that it drafted, one refuses."""
 
 
-def test_cycles_of_the_other_runtime_by_hand():
-    assert dflash_mlx.by_cycle((0, 2, 1), 6, 4) == ([0, 2, 1], [3, 3, 1], [1, 3, 2])
-    assert dflash_mlx.by_cycle((), 0, 4) == ([], [], [])
+def test_cycles_of_the_other_runtimes_by_hand():
+    assert runtimes.by_anchor((0, 2, 1), 6, 4) == ([0, 2, 1], [3, 3, 1], [1, 3, 2])
+    assert runtimes.by_anchor((), 0, 4) == ([], [], [])
+    # of 8 tokens the first is the prefill's; 1, 4 and 2 follow, the last two where a block of three rows was left
+    assert runtimes.by_emitted([1, 4, 2], 8, 4) == ([0, 3, 1], [3, 3, 2], [2, 4, 2])
+    assert runtimes.by_emitted([], 1, 4) == ([], [], [])
 
 
-def test_it_gets_the_key_that_it_will_not_load_without(tmp_path):
+def test_they_get_the_key_that_they_will_not_load_without(tmp_path):
     write_dflash(tmp_path / "drafter", weights(), {})
     (tmp_path / "scratch").mkdir()
-    made = dflash_mlx.published_folder(tmp_path / "drafter", 512, tmp_path / "scratch")
+    made = runtimes.stated(tmp_path / "drafter", 512, tmp_path / "scratch")
     config = json.loads((made / "config.json").read_text())
     assert config.pop("max_position_embeddings") == 512 and config == json.loads((tmp_path / "drafter" / "config.json").read_text())
     assert (made / "model.safetensors").read_bytes() == (tmp_path / "drafter" / "model.safetensors").read_bytes()
@@ -249,13 +257,13 @@ def repository(tmp_path, monkeypatch, target, folder):
     return tmp_path
 
 
-def package(tmp_path, monkeypatch, source):
-    """A package dflash_mlx that both processes find."""
-    for name in ("runtime", "runtime/bundle", "runtime/context"):
-        made = tmp_path / "packages" / "dflash_mlx" / name
-        made.mkdir(parents=True, exist_ok=True)
-        (made / "__init__.py").write_text(source)
-    (tmp_path / "packages" / "dflash_mlx" / "__init__.py").write_text("")
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """The packages of FAKE, found by this process and its children."""
+    for name, source in FAKE.items():
+        path = tmp_path / "packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
 
@@ -274,36 +282,37 @@ def killed(params, journal, at):
     return [json.loads(line) for line in journal.read_text().splitlines()[1:]]
 
 
-def test_a_killed_run_goes_on_and_every_peer_is_told(repository, folder, monkeypatch):
-    """Killed in the interleave and while the child decodes."""
-    package(repository, monkeypatch, FAKE)
+def test_a_killed_run_goes_on_and_every_peer_is_told(repository, folder, packages):
+    """Killed in the interleave and while a child decodes."""
     params, journal, seen = PARAMS | {"target": str(folder)}, repository / "dflash_peers.journal", []
     first = killed(params, journal, 4)
     second = killed(params, journal, 17)
     file = load_rows(peers.measure(params, journal, lambda *a: seen.append(a), resume=True))
-    assert len(first) == 4 and second[:4] == first and file.rows[:17] == second and seen[-1][0] == seen[-1][1] == len(file.rows) == 2 * (len(ARMS) + 2) + 2
+    assert len(first) == 4 and second[:4] == first and file.rows[:17] == second and len(file.rows) == 2 * (len(ARMS) + 2) + 3 == seen[-1][0]
     assert [(r["section"], r["arm"]) for r in file.of("decode")] == [("peers", a) for a in ARMS] * 2 + [("dflash_mlx", a) for a in ("ar", "dflash_mlx")] * 2
     assert all(r["identical_to_ar"] and r["tokens"] == 6 for r in file.of("decode"))
-    assert [(r["peer"], r["outcome"]) for r in file.of("peer")] == [("mlx-lm", "ran"), ("dflash_mlx", "ran")]
+    assert [(r["peer"], r["outcome"]) for r in file.of("peer")] == [("mlx-lm", "ran"), ("dflash_mlx", "ran"), ("z_lab", "refused")]
+    assert file.of("peer")[2]["why"].endswith("NotImplementedError: this architecture is not for us")
     assert needs.check(file) is file and file.config["criteria"] == criteria.load("dflash_peers").rules and set(file.config["drafters"]) == {"small", "dflash"}
     judged = {o.criterion.id: o for o in tables.outcomes(file)}
     assert judged["mlx-lm-identity"].value == judged["dflash-mlx-identity"].value == 0 and judged["mlx-lm-identity"].n == 4 and judged["same-model"].value > 0
     shown = tables.speeds(file)
-    assert len(shown) == len(ARMS) + 2 and shown["unlike plain"].sum() == 0 and tables.told(file)["outcome"].tolist() == ["ran", "ran"]
+    assert len(shown) == len(ARMS) + 2 and shown["unlike plain"].sum() == 0 and tables.told(file)["outcome"].tolist() == ["ran", "ran", "refused"]
     # an arm that is not the target's own has no speed
     broken = [r | {"identical_to_ar": False, "first_divergence": 2, "divergence_gap_ulps": 40.0} if r.get("arm") == "spec_mlx_lm_d3" else r for r in file.rows]
     shown = tables.speeds(replace(file, rows=broken)).set_index("arm")
     assert shown.loc["mlx-lm, 3 drafts"][["tok/s", "x plain"]].isna().all() and shown.loc["mlx-lm, 3 drafts", "beyond a tie"] == 2 and shown["tok/s"].notna().sum() == len(ARMS) + 1
 
 
-def test_what_stops_the_other_runtime_is_told_in_its_own_words(repository, folder, monkeypatch):
-    package(repository, monkeypatch, "raise NotImplementedError('this architecture is not for us')")
-    setup = {"target": str(folder), "name": "toy-llama", "dtype": "float32", "block": 4}
-    (row,) = peers.other_runtime(setup, SHORT, 4, 1, [])
-    assert check_row(row, "test")["outcome"] == "refused" and "NotImplementedError: this architecture is not for us" in row["why"]
-    assert list(peers.other_runtime(setup, SHORT, 4, 1, [row])) == []
-    (other,) = peers.other_runtime(setup | {"name": "nobody"}, SHORT, 4, 1, [])
-    assert other["outcome"] == "absent" and "no block drafter for nobody" in other["why"]
+def test_what_is_lacking_is_told_once(repository, folder, monkeypatch):
+    setup = {"target": str(folder), "name": "nobody", "dtype": "float32", "block": 4}
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    (row,) = peers.runtime_rows("z_lab", setup, SHORT, 4, 1, [])
+    assert check_row(row, "test")["outcome"] == "absent" and "no block drafter for nobody" in row["why"]
+    assert list(peers.runtime_rows("z_lab", setup, SHORT, 4, 1, [row])) == []
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    (other,) = peers.runtime_rows("dflash_mlx", setup | {"name": "toy-llama"}, SHORT, 4, 1, [row])
+    assert other["outcome"] == "absent" and "dflash-mlx is not installed" in other["why"]
 
 
 def test_the_part_of_the_act():

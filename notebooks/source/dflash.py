@@ -838,10 +838,11 @@ if more:
 # %% [markdown]
 # ### Peers beside it
 #
-# Two other projects on the same target and prompts. [mlx-lm](https://github.com/ml-explore/mlx-lm)'s `speculative_generate_step` drafts with a small model, token by token; it has to trim every cache of its
+# Three other projects on the same target and prompts. [mlx-lm](https://github.com/ml-explore/mlx-lm)'s `speculative_generate_step` drafts with a small model, token by token; it has to trim every cache of its
 # target, and says so where it cannot, as with a recurrent state. Where it decodes, this package's decoder drafts with the same small model beside it, so the two loops can be told from the drafter.
-# [dflash-mlx](https://github.com/bstnxbt/dflash-mlx) is a runtime for block drafters such as ours, written for Apple GPUs; it patches mlx-lm's classes, so it is measured in a process of its own, beside plain
-# decoding there, and only where the package is installed. What was found about it is in `environment.md`.
+# [dflash-mlx](https://github.com/bstnxbt/dflash-mlx) and the MLX part of [dflash](https://github.com/z-lab/dflash), by the authors of such drafters, are runtimes for block drafters, written for Apple GPUs.
+# They get our drafter and our block. They patch mlx-lm's classes, so each is measured in a process of its own, beside plain decoding there, and only where it is installed; `environment.md` says what was
+# found about both on this platform.
 # All rows pass the same audit; an arm of which one text leaves plain decoding by more than a tie has no speed.
 
 # %%

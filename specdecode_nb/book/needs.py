@@ -178,7 +178,7 @@ NEEDS = {
          "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
         COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
     "dflash_peers": Needs(
-        {"decode": (("section", "arm"), lambda c: arms(*PLAIN, section=peers.SECTION)), "peer": (("peer",), lambda c: [("mlx-lm",), (peers.OTHER,)])},
+        {"decode": (("section", "arm"), lambda c: arms(*PLAIN, section=peers.SECTION)), "peer": (("peer",), lambda c: [("mlx-lm",), *((name,) for name in peers.RUNTIMES)])},
         COMMON | {"block": int, "drafts": list[int], "arms": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "dflash_peers"),
     "act5": Needs(
         {"decode": (("section", "arm"), lambda c: arms(*PLAIN, "exact", "uno_k4", "uno_k4_exact", "dflash_b8", "dflash_b8_exact", section="price")),

@@ -73,6 +73,7 @@ METHODS: dict[str, Style] = {
     "small_k3": Style("same model, 2 drafts", SKY, "<", DASHED),
     "small_k4": Style("same model, 3 drafts", SKY, ">", DOTTED),
     "dflash_mlx": Style("runtime of dflash-mlx", GREY, "X", MIXED),
+    "z_lab": Style("runtime of z-lab", GREY, "P", DOTTED),
     "adapt_value": Style("by value, block 0 to the widest", BLACK, "P"),
     "adapt_mlx_vlm": Style("rule of mlx-vlm", GREY, "H", DOTTED),
     "adapt_dflash_mlx": Style("rule of dflash-mlx", BLACK, "d", DASHED),

@@ -8,10 +8,11 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
+from .palette import label
 from .rest import Found, fastest, ratio, section
 from .sweep import arm_rows, drafting, frame
 
-SECTION, OTHER = "peers", "dflash_mlx"
+SECTION, RUNTIMES = "peers", ("dflash_mlx", "z_lab")
 MLX_LM, OURS, BLOCK = "spec_mlx_lm_d", "small_k", "dflash_b"
 
 
@@ -25,7 +26,7 @@ def speeds(file: RowFile) -> pd.DataFrame:
     Rows of which one leaves plain decoding by more than a tie have no speed.
     """
     entries = []
-    for name, place in ((SECTION, "one interleave"), (OTHER, "a process of its own")):
+    for name, place in ((SECTION, "one interleave"), *((runtime, "a process of its own") for runtime in RUNTIMES)):
         rows = section(file, name)
         for e in st.summarise(rows) if rows else ():
             group = arm_rows(rows, e["arm"])
@@ -40,7 +41,7 @@ def speeds(file: RowFile) -> pd.DataFrame:
 
 def told(file: RowFile) -> pd.DataFrame:
     """Which peers ran on this target, and in whose words the others did not."""
-    return pd.DataFrame([{"peer": r["peer"].replace("_", "-"), "version": r["version"] or "not installed", "call": r["call"], "outcome": r["outcome"],
+    return pd.DataFrame([{"peer": label(r["peer"]), "version": r["version"] or "not installed", "call": r["call"], "outcome": r["outcome"],
                           "why": r["why"] or "-"} for r in file.of("peer")])
 
 
@@ -51,7 +52,7 @@ def outcomes(file: RowFile) -> list[criteria.Outcome]:
 
 def metrics(file: RowFile) -> dict[str, Found]:
     """Every metric that the rows can give, by the name the criteria use; a peer that did not run gives none."""
-    rows, other = section(file, SECTION), arm_rows(section(file, OTHER), OTHER)
+    rows = section(file, SECTION)
     found: dict[str, Found] = {}
     if mine := arms(rows, MLX_LM):
         best = fastest(rows, mine)
@@ -60,8 +61,9 @@ def metrics(file: RowFile) -> dict[str, Found]:
                   "same_model": ratio(rows, f"{OURS}{int(best.removeprefix(MLX_LM)) + 1}", best)}
         if block := arms(rows, BLOCK):
             found["block_over_mlx_lm"] = ratio(rows, block[0], best)
-    if other:
-        found["dflash_mlx_beyond_one_ulp"] = st.audit(other)["beyond one ULP"], None, None, len(other)
+    for name in RUNTIMES:
+        if other := arm_rows(section(file, name), name):
+            found[f"{name}_beyond_one_ulp"] = st.audit(other)["beyond one ULP"], None, None, len(other)
     return found
 
 

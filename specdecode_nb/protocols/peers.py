@@ -1,15 +1,15 @@
 """Peers side by side: other projects' speculative decoding on the same target and prompts, in the same interleave.
 
 ``decode`` rows, section "peers": both plain loops; mlx-lm's ``speculative_generate_step`` with a small draft model, and this package's
-decoder with the same one; the block drafter. Section "dflash_mlx": that project's own runtime with this package's drafter, beside plain
-decoding, in a process of its own (:mod:`.dflash_mlx`), if the package is importable. ``peer`` rows: one for each, what ran or what stopped it.
+decoder with the same one; the block drafter. A section for each of :data:`.runtimes.RUNTIMES` that is importable: that project's own runtime with
+this package's block drafter, beside plain decoding, in a process of its own. ``peer`` rows: one for each project, what ran or what stopped it.
 """
 from __future__ import annotations
 
-import importlib.util
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,11 +23,11 @@ from ..small import SmallDrafter, SmallModel, read_small
 from ..targets import Target, load_target, mx
 from . import machine
 from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
+from .runtimes import RUNTIMES
 
-ACT, SECTION, OTHER = "dflash_peers", "peers", "dflash_mlx"
+ACT, SECTION = "dflash_peers", "peers"
 DRAFTS = (2, 3)  # drafted tokens a cycle: the default of mlx-lm's function, and that of its command line
 CALL = "mlx_lm.generate.speculative_generate_step"
-BLOCKS_CALL = "dflash_mlx.runtime.stream_dflash_generate"
 
 
 def own_caches(model) -> list:
@@ -134,29 +134,27 @@ def arms_of(target: Target, block: int) -> tuple[dict[str, Arm], list[dict], dic
     return arms, [row], files, ours
 
 
-def other_runtime(setup: dict, prompts: list[dict], tokens: int, repeats: int, rows: Iterable[dict]) -> Generator[dict]:
-    """Rows of the runtime of dflash-mlx that are not among ``rows``: a ``peer`` row, and decode rows if it runs."""
-    rows = list(rows)
-    told = any(r["kind"] == "peer" and r["peer"] == OTHER for r in rows)
-    row = lambda why, absent=False: peer(OTHER, "dflash-mlx", BLOCKS_CALL, why, absent)  # noqa: E731
-    lacking = ("the package dflash-mlx is not installed" if importlib.util.find_spec(OTHER) is None else
-               f"there is no block drafter for {setup['name']}" if not place("dflash", setup["name"]).is_dir() else "")
-    if lacking:
+def runtime_rows(name: str, setup: dict, prompts: list[dict], tokens: int, repeats: int, rows: Iterable[dict]) -> Generator[dict]:
+    """Rows of the runtime called ``name`` that are not among ``rows``: a ``peer`` row, and decode rows if it runs."""
+    rows, other = list(rows), RUNTIMES[name]
+    told = any(r["kind"] == "peer" and r["peer"] == name for r in rows)
+    row = lambda why, absent=False: peer(name, other.package, other.call, why, absent)  # noqa: E731
+    if lacking := lacks(name, setup["name"]):
         yield from [] if told else [row(lacking, absent=True)]
         return
-    done = decoded(r for r in rows if r.get("section") == OTHER)
-    missing = [(p, n) for n in range(repeats) for p in prompts if any((arm, p["id"], n) not in done for arm in ("ar", OTHER))]
+    done = decoded(r for r in rows if r.get("section") == name)
+    missing = [(p, n) for n in range(repeats) for p in prompts if any((arm, p["id"], n) not in done for arm in ("ar", name))]
     if told and not missing:
         return
     begun = told or bool(done)
-    with machine.worker(setup, 0, module=f"{__package__}.{OTHER}") as child:
+    with machine.worker(setup | {"runtime": name}, 0, module=f"{__package__}.runtimes") as child:
         try:
             list(child.answer())
             for number, (p, n) in enumerate(missing):
                 for answer in child.ask({"prompts": [p], "tokens": tokens, "warm": prompts[:WARMUP_PROMPTS] if not number else []}):
                     begun = True
                     if (answer["arm"], p["id"], n) not in done:
-                        yield answer | {"section": OTHER, "repeat": n}
+                        yield answer | {"section": name, "repeat": n}
         except RuntimeError as error:  # its last words say what stopped it
             if begun:
                 raise
@@ -164,6 +162,14 @@ def other_runtime(setup: dict, prompts: list[dict], tokens: int, repeats: int, r
             return
     if not told:
         yield row("")
+
+
+def lacks(name: str, target: str) -> str:
+    """What the runtime called ``name`` lacks here, in words; "" for nothing."""
+    other = RUNTIMES[name]
+    if find_spec(other.module) is None:
+        return f"the package {other.package} is not installed"
+    return "" if place("dflash", target).is_dir() else f"there is no block drafter for {target}"
 
 
 def measure(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
@@ -183,15 +189,16 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     arms, told, files, ours = arms_of(target, block)
     config = {"target": params["target"], "tokens": tokens, "repeats": repeats, "dtype": params["dtype"], "reduced": params["quick"], "block": block,
               "drafts": list(DRAFTS), "prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "arms": list(arms), "drafters": files,
-              "dflash_mlx": installed("dflash-mlx"), "criteria": criteria.load(ACT).rules}
-    beside = 2 if importlib.util.find_spec(OTHER) is not None and "dflash" in files else 0
-    total = len(prompts) * repeats * (len(arms) + beside) + 2
+              "runtimes": {name: installed(other.package) for name, other in RUNTIMES.items()}, "criteria": criteria.load(ACT).rules}
+    running = sum(not lacks(name, target.name) for name in RUNTIMES)
+    total = len(prompts) * repeats * (len(arms) + 2 * running) + 1 + len(RUNTIMES)
     with journal_of(ACT, journal, target, ours[0] if ours else SimpleNamespace(name="none"), config, resume) as rows:
         keep = keeper(rows, total, progress)
         keep(told if not any(r["kind"] == "peer" for r in rows) else [])
         done = decoded(r for r in rows if r.get("section") == SECTION)
         keep(decode_rows(target, prompts, arms, tokens, repeats, done, section=SECTION))
         setup = {"target": params["target"], "name": target.name, "dtype": params["dtype"], "block": block}
-        with closing(other_runtime(setup, prompts, tokens, repeats, rows)) as new:
-            keep(new)
+        for name in RUNTIMES:
+            with closing(runtime_rows(name, setup, prompts, tokens, repeats, rows)) as new:
+                keep(new)
     return journal.with_suffix(".json")
