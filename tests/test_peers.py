@@ -296,12 +296,13 @@ def test_a_killed_run_goes_on_and_every_peer_is_told(repository, folder, package
     assert needs.check(file) is file and file.config["criteria"] == criteria.load("dflash_peers").rules and set(file.config["drafters"]) == {"small", "dflash"}
     judged = {o.criterion.id: o for o in tables.outcomes(file)}
     assert judged["mlx-lm-identity"].value == judged["dflash-mlx-identity"].value == 0 and judged["mlx-lm-identity"].n == 4 and judged["same-model"].value > 0
-    shown = tables.speeds(file)
-    assert len(shown) == len(ARMS) + 2 and shown["unlike plain"].sum() == 0 and tables.told(file)["outcome"].tolist() == ["ran", "ran", "refused"]
+    shown = tables.speeds([file])
+    assert len(shown) == len(ARMS) + 1 and shown["unlike plain"].sum() == 0 and tables.told([file])["outcome"].tolist() == ["ran", "ran", "refused"]
+    assert tables.closing([file, file]).columns.tolist() == ["hypothesis", "toy-llama"]
     # an arm that is not the target's own has no speed
     broken = [r | {"identical_to_ar": False, "first_divergence": 2, "divergence_gap_ulps": 40.0} if r.get("arm") == "spec_mlx_lm_d3" else r for r in file.rows]
-    shown = tables.speeds(replace(file, rows=broken)).set_index("arm")
-    assert shown.loc["mlx-lm, 3 drafts"][["tok/s", "x plain"]].isna().all() and shown.loc["mlx-lm, 3 drafts", "beyond a tie"] == 2 and shown["tok/s"].notna().sum() == len(ARMS) + 1
+    shown = tables.speeds([replace(file, rows=broken)]).set_index("arm")
+    assert shown.loc["mlx-lm, 3 drafts"][["tok/s", "x plain"]].isna().all() and shown.loc["mlx-lm, 3 drafts", "beyond a tie"] == 2 and shown["tok/s"].notna().sum() == len(ARMS)
 
 
 def test_what_is_lacking_is_told_once(repository, folder, monkeypatch):

@@ -846,21 +846,20 @@ if more:
 # All rows pass the same audit; an arm of which one text leaves plain decoding by more than a tie has no speed.
 
 # %%
-beside = {"": page.parts["peers"]} if page.measured("peers") else {}
-beside |= {f"-{name}": file for name, file in overview.rows_of("dflash_peers").items() if name != target}
-for suffix, file in beside.items():
+others = [file for name, file in overview.rows_of("dflash_peers").items() if name != target]
+beside = ([page.parts["peers"]] if page.measured("peers") else []) + others
+for file in beside:
     key = f"peers_{file.target}".replace("-", "_")
     page.number(f"{key}_prompts", len(file.config["prompts"]), "d", "prompts", file.name)
     page.number(f"{key}_tokens", file.config["tokens"], "d", "tokens", file.name)
-    page.say(f"On **{file.target}**, {file.config['dtype']}, [[{key}_prompts]] prompts, [[{key}_tokens]] new tokens" + (" (**a reduced run**)" if file.config["reduced"] else "") + ":")
-    page.show(peers.told(file), f"peers-told{suffix}", f"Peers on {file.target}: which ran, and what stopped the others in their own words", sources=[file])
-    page.show(peers.speeds(file), f"peers{suffix}", f"Peers on {file.target}: speed against the faster plain loop beside it with its 95 % interval over prompts, acceptance, tokens per cycle, and the audit",
-              {"tok/s": ".1f", **{c: ".3f" for c in ("x plain", "low", "high", "accepted / drafted")}, "tokens per cycle": ".2f"}, sources=[file])
-    found = {o.criterion.id: o for o in peers.outcomes(file)}
-    if not suffix:
-        judged["dflash_peers"] = found
-    page.show(criteria.table(found.values())[["hypothesis", "measured here", "verdict here"]], f"peers-closing{suffix}", f"Peers on {file.target}: hypotheses by rules fixed before the rows",
-              sources=[criteria.load("dflash_peers"), file], full=criteria.table(found.values()))
+    page.say(f"On **{file.target}**, {file.config['dtype']}: [[{key}_prompts]] prompts, [[{key}_tokens]] new tokens" + (", **a reduced run**." if file.config["reduced"] else "."))
+
+# %%
+if beside:
+    page.show(peers.told(beside), "peers-told", "Which peers ran, and what stopped the others in their own words", sources=beside)
+    page.show(peers.speeds(beside), "peers", "Peers beside it: speed against the faster plain loop of the same process with its 95 % interval over prompts, acceptance, tokens per cycle, and the audit",
+              {"tok/s": ".1f", **{c: ".3f" for c in ("x plain", "low", "high", "accepted / drafted")}, "tokens per cycle": ".2f"}, sources=beside)
+    page.show(peers.closing(beside), "peers-closing", "Peers: hypotheses by rules fixed before the rows", sources=[criteria.load("dflash_peers"), *beside])
 
 # %% [markdown]
 # ### Every hypothesis, both verdicts

@@ -9,8 +9,8 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from .palette import label
-from .rest import Found, fastest, ratio, section
-from .sweep import arm_rows, drafting, frame
+from .rest import Found, acceptance_of, fastest, ratio, section
+from .sweep import arm_rows, frame
 
 SECTION, RUNTIMES = "peers", ("dflash_mlx", "z_lab")
 MLX_LM, OURS, BLOCK = "spec_mlx_lm_d", "small_k", "dflash_b"
@@ -20,29 +20,43 @@ def arms(rows: Sequence[dict], beginning: str) -> list[str]:
     return [arm for arm in st.by(rows, "arm") if arm.startswith(beginning)]
 
 
-def speeds(file: RowFile) -> pd.DataFrame:
-    """By section and arm: tokens per second, the ratio to the faster plain loop of the section with its interval, acceptance, identity.
+def speeds(files: Sequence[RowFile]) -> pd.DataFrame:
+    """By target and arm: tokens per second, the ratio to the faster plain loop beside it with its interval, acceptance, identity.
 
-    Rows of which one leaves plain decoding by more than a tie have no speed.
+    An arm of which one row leaves plain decoding by more than a tie has no speed. Of a process of its own only the runtime is shown.
     """
     entries = []
-    for name, place in ((SECTION, "one interleave"), *((runtime, "a process of its own") for runtime in RUNTIMES)):
-        rows = section(file, name)
-        for e in st.summarise(rows) if rows else ():
-            group = arm_rows(rows, e["arm"])
-            found, drafts = st.audit(group), bool(e["cycles"])
-            defect = found["beyond one ULP"] > 0
-            against = (None, None, None) if defect else ratio(rows, e["arm"], st.plain_arm(rows))[:3]
-            entries.append({"arm": e["arm"], "measured in": place, "prompts": len(st.by(group, "prompt_id")), "tok/s": None if defect else e["tok/s"],
-                            **dict(zip(("x plain", "low", "high"), against)), "accepted / drafted": sum(st.pooled(group, "accepted_per_cycle")) / max(1, sum(sum(st.offered(r)) for r in group)) if drafts else None,
-                            "tokens per cycle": e["committed per cycle"] if drafts else None, "unlike plain": found["divergences"], "beyond a tie": found["beyond one ULP"]})
+    for file in files:
+        for name in (SECTION, *RUNTIMES):
+            rows = section(file, name)
+            for e in st.summarise(rows) if rows else ():
+                if name == SECTION or e["arm"] == name:
+                    entries.append({"target": file.target} | entry(rows, e))
     return frame(entries, **{"tok/s": "median", "low": "95 %", "high": "95 %", "unlike plain": "rows", "beyond a tie": "rows"})
 
 
-def told(file: RowFile) -> pd.DataFrame:
-    """Which peers ran on this target, and in whose words the others did not."""
-    return pd.DataFrame([{"peer": label(r["peer"]), "version": r["version"] or "not installed", "call": r["call"], "outcome": r["outcome"],
-                          "why": r["why"] or "-"} for r in file.of("peer")])
+def entry(rows: Sequence[dict], summary: dict) -> dict:
+    """The line of one arm of a section."""
+    group = arm_rows(rows, summary["arm"])
+    found, drafts = st.audit(group), summary["cycles"] > 0
+    defect = found["beyond one ULP"] > 0
+    against = (None, None, None) if defect else ratio(rows, summary["arm"], st.plain_arm(rows))[:3]
+    return {"arm": summary["arm"], "tok/s": None if defect else summary["tok/s"], **dict(zip(("x plain", "low", "high"), against)),
+            "accepted / drafted": acceptance_of(rows, summary["arm"]) if drafts else None, "tokens per cycle": summary["committed per cycle"] if drafts else None,
+            "unlike plain": found["divergences"], "beyond a tie": found["beyond one ULP"]}
+
+
+def told(files: Sequence[RowFile]) -> pd.DataFrame:
+    """Which peers ran on each target, and what stopped the others in their own words."""
+    return pd.DataFrame([{"target": file.target, "peer": label(r["peer"]), "version": r["version"] or "not installed", "outcome": r["outcome"], "why": r["why"] or "-"}
+                         for file in files for r in file.of("peer")])
+
+
+def closing(files: Sequence[RowFile]) -> pd.DataFrame:
+    """One line a criterion, with number and verdict by target."""
+    judged = {file.target: outcomes(file) for file in files}
+    return pd.DataFrame([{"hypothesis": c.statement} | {target: "not measured" if found[i].value is None else f"{found[i].text}: {found[i].word}"
+                                                        for target, found in judged.items()} for i, c in enumerate(criteria.load("dflash_peers"))])
 
 
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
@@ -65,9 +79,3 @@ def metrics(file: RowFile) -> dict[str, Found]:
         if other := arm_rows(section(file, name), name):
             found[f"{name}_beyond_one_ulp"] = st.audit(other)["beyond one ULP"], None, None, len(other)
     return found
-
-
-def best(file: RowFile) -> str:
-    """The fastest drafting arm of the interleave, "" where nothing drafts."""
-    rows = section(file, SECTION)
-    return fastest(rows, drafting(rows)) if drafting(rows) else ""
