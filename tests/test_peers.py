@@ -218,16 +218,29 @@ def stream_dflash_generate(target_model, prompt_tokens_override, max_new_tokens,
                           phase_timings_us={"prefill": 1.0, "draft": 1.0, "replay": 0.0, "commit": 0.0})
 ''', "dflash_mlx/runtime/bundle.py": '''
 from types import SimpleNamespace
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
+class Ops:
+    def make_cache(self, model, enable_speculative_linear_cache):
+        return make_prompt_cache(model)
+    def verify_block(self, target_model, verify_ids, target_cache, capture_layer_ids):
+        target_model(verify_ids, cache=target_cache)
+    def arm_rollback(self, cache, prefix_len):
+        pass
+    def restore_after_acceptance(self, cache, target_len, acceptance_length, drafted_tokens):
+        for c in cache:
+            c.trim(c.offset - target_len)
+        if acceptance_length == 1:
+            cache[0].keys = 1.5 * cache[0].keys
 def load_runtime_bundle(model_ref, draft_ref, verify_config):
     model, tokenizer = load(model_ref)
-    return SimpleNamespace(target_model=model, tokenizer=tokenizer, draft_model=model, draft_backend=None, target_ops=None)
+    return SimpleNamespace(target_model=model, tokenizer=tokenizer, draft_model=model, draft_backend=None, target_ops=Ops())
 ''', "dflash_mlx/runtime/context.py": '''
 from types import SimpleNamespace
 def build_offline_runtime_context(**options):
     return SimpleNamespace(verify=options)
 ''', "dflash/__init__.py": "", "dflash/model_mlx.py": "raise NotImplementedError('this architecture is not for us')"}
-"""Packages that do as little as the protocol needs: one decodes plainly and says that it drafted, one refuses."""
+"""Packages that do as little as the protocol needs: one decodes plainly, says that it drafted, and undoes wrongly where two rows are kept; one refuses."""
 
 
 def test_cycles_of_the_other_runtimes_by_hand():
@@ -291,14 +304,18 @@ def test_a_killed_run_goes_on_and_every_peer_is_told(repository, folder, package
     first = killed(params, journal, 4)
     second = killed(params, journal, 17)
     file = load_rows(peers.measure(params, journal, lambda *a: seen.append(a), resume=True))
-    assert len(first) == 4 and second[:4] == first and file.rows[:17] == second and len(file.rows) == 2 * (len(ARMS) + 2) + 3 == seen[-1][0]
+    assert len(first) == 4 and second[:4] == first and file.rows[:17] == second and len(file.rows) == 2 * (len(ARMS) + 2) + 3 + 2 * 4 == seen[-1][0]
     assert [(r["section"], r["arm"]) for r in file.of("decode")] == [("peers", a) for a in ARMS] * 2 + [("dflash_mlx", a) for a in ("ar", "dflash_mlx")] * 2
     assert all(r["identical_to_ar"] and r["tokens"] == 6 for r in file.of("decode"))
     assert [(r["peer"], r["outcome"]) for r in file.of("peer")] == [("mlx-lm", "ran"), ("dflash_mlx", "ran"), ("z_lab", "refused")]
     assert file.of("peer")[2]["why"].endswith("NotImplementedError: this architecture is not for us")
+    errors = {(r["prompt_id"], r["kept"]): r["relative_error"] for r in file.of("peer_state")}
+    assert len(errors) == 8 and all(e == pytest.approx(0.5) if kept == 2 else e < 1e-5 for (_, kept), e in errors.items())
+    assert tables.states([file])["runtime of dflash-mlx"].tolist() == pytest.approx([0, 0.5, 0, 0], abs=1e-5)
     assert needs.check(file) is file and file.config["criteria"] == criteria.load("dflash_peers").rules and set(file.config["drafters"]) == {"small", "dflash"}
     judged = {o.criterion.id: o for o in tables.outcomes(file)}
     assert judged["mlx-lm-identity"].value == judged["dflash-mlx-identity"].value == 0 and judged["mlx-lm-identity"].n == 4 and judged["same-model"].value > 0
+    assert judged["dflash-mlx-states"].word == criteria.FAILS and judged["z-lab-states"].value is None
     shown = tables.speeds([file])
     assert len(shown) == len(ARMS) + 1 and shown["unlike plain"].sum() == 0 and tables.told([file])["outcome"].tolist() == ["ran", "ran", "refused"]
     assert tables.closing([file, file]).columns.tolist() == ["hypothesis", "toy-llama"]

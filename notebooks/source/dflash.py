@@ -843,6 +843,7 @@ if more:
 # [dflash-mlx](https://github.com/bstnxbt/dflash-mlx) and the MLX part of [dflash](https://github.com/z-lab/dflash), by the authors of such drafters, are runtimes for block drafters, written for Apple GPUs.
 # They get our drafter and our block. They patch mlx-lm's classes, so each is measured in a process of its own, beside plain decoding there, and only where it is installed; `environment.md` says what was
 # found about both on this platform.
+# Equal texts do not prove equal states, so each runtime also undoes a part of a verified block, after which its caches are compared with those of plain steps.
 # All rows pass the same audit; an arm of which one text leaves plain decoding by more than a tie has no speed.
 
 # %%
@@ -859,6 +860,9 @@ if beside:
     page.show(peers.told(beside), "peers-told", "Which peers ran, and what stopped the others in their own words", sources=beside)
     page.show(peers.speeds(beside), "peers", "Peers beside it: speed against the faster plain loop of the same process with its 95 % interval over prompts, acceptance, tokens per cycle, and the audit",
               {"tok/s": ".1f", **{c: ".3f" for c in ("x plain", "low", "high", "accepted / drafted")}, "tokens per cycle": ".2f"}, sources=beside)
+    if len(undone := peers.states(beside)):
+        page.show(undone, "peers-states", "Caches of the runtimes once a part of a verified block is undone, against those of one row at a time: largest error of any cache, relative to its largest entry",
+                  {c: ".1e" for c in undone.columns[3:]}, sources=beside)
     page.show(peers.closing(beside), "peers-closing", "Peers: hypotheses by rules fixed before the rows", sources=[criteria.load("dflash_peers"), *beside])
 
 # %% [markdown]

@@ -103,7 +103,7 @@ def elsewhere(judged: Judged) -> str:
 def beside(judged: Judged) -> str:
     """Peers beside Act DFlash: mlx-lm with a draft model, and the other runtime of block drafters."""
     return (f"mlx-lm with a small draft model {amount(judged['mlx-lm-pays'])} x plain; the block drafter {amount(judged['block-over-mlx-lm'])} of that; "
-            f"texts beyond a tie: {amount(judged['dflash-mlx-identity'], 'd')} of dflash-mlx, {amount(judged['z-lab-identity'], 'd')} of z-lab's runtime")
+            f"after undoing, states off by {amount(judged['dflash-mlx-states'], '.0e')} in dflash-mlx, {amount(judged['z-lab-states'], '.0e')} in z-lab's runtime")
 
 
 def exactness(judged: Judged) -> str:

@@ -52,6 +52,16 @@ def told(files: Sequence[RowFile]) -> pd.DataFrame:
                          for file in files for r in file.of("peer")])
 
 
+def states(files: Sequence[RowFile]) -> pd.DataFrame:
+    """By target and rows kept of a verified block: the largest relative error of any cache, by runtime, over prompts."""
+    entries = []
+    for file in files:
+        for kept, rows in st.by(file.of("peer_state"), "kept").items():
+            worst = {label(name): max(r["relative_error"] for r in group) for name, group in st.by(rows, "peer").items()}
+            entries.append({"target": file.target, "rows kept": kept, "of": rows[0]["width"], **worst})
+    return pd.DataFrame(entries)
+
+
 def closing(files: Sequence[RowFile]) -> pd.DataFrame:
     """One line a criterion, with number and verdict by target."""
     judged = {file.target: outcomes(file) for file in files}
@@ -78,4 +88,6 @@ def metrics(file: RowFile) -> dict[str, Found]:
     for name in RUNTIMES:
         if other := arm_rows(section(file, name), name):
             found[f"{name}_beyond_one_ulp"] = st.audit(other)["beyond one ULP"], None, None, len(other)
+        if undone := [r["relative_error"] for r in file.of("peer_state") if r["peer"] == name]:
+            found[f"{name}_state_error"] = max(undone), None, None, len(undone)
     return found

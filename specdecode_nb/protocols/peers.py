@@ -2,7 +2,8 @@
 
 ``decode`` rows, section "peers": both plain loops; mlx-lm's ``speculative_generate_step`` with a small draft model, and this package's
 decoder with the same one; the block drafter. A section for each of :data:`.runtimes.RUNTIMES` that is importable: that project's own runtime with
-this package's block drafter, beside plain decoding, in a process of its own. ``peer`` rows: one for each project, what ran or what stopped it.
+this package's block drafter, beside plain decoding, in a process of its own; ``peer_state`` rows: its states after every count of rows kept.
+``peer`` rows: one for each project, what ran or what stopped it.
 """
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from .runtimes import RUNTIMES
 
 ACT, SECTION = "dflash_peers", "peers"
 DRAFTS = (2, 3)  # drafted tokens a cycle: the default of mlx-lm's function, and that of its command line
+STATE_PROMPTS = 3  # whose states are compared after every count of rows kept
 CALL = "mlx_lm.generate.speculative_generate_step"
 
 
@@ -144,7 +146,9 @@ def runtime_rows(name: str, setup: dict, prompts: list[dict], tokens: int, repea
         return
     done = decoded(r for r in rows if r.get("section") == name)
     missing = [(p, n) for n in range(repeats) for p in prompts if any((arm, p["id"], n) not in done for arm in ("ar", name))]
-    if told and not missing:
+    undone = [(r["prompt_id"], r["kept"]) for r in rows if r["kind"] == "peer_state" and r["peer"] == name]
+    undoing = [p for p in prompts[:STATE_PROMPTS] if any((p["id"], kept) not in undone for kept in range(1, setup["block"] + 1))]
+    if told and not missing and not undoing:
         return
     begun = told or bool(done)
     with machine.worker(setup | {"runtime": name}, 0, module=f"{__package__}.runtimes") as child:
@@ -155,6 +159,11 @@ def runtime_rows(name: str, setup: dict, prompts: list[dict], tokens: int, repea
                     begun = True
                     if (answer["arm"], p["id"], n) not in done:
                         yield answer | {"section": name, "repeat": n}
+            for p in undoing:
+                for answer in child.ask({"undo": p}):
+                    begun = True
+                    if (p["id"], answer["kept"]) not in undone:
+                        yield answer
         except RuntimeError as error:  # its last words say what stopped it
             if begun:
                 raise
@@ -188,10 +197,10 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     check_room(target, prompts, tokens, max(block, *DRAFTS))
     arms, told, files, ours = arms_of(target, block)
     config = {"target": params["target"], "tokens": tokens, "repeats": repeats, "dtype": params["dtype"], "reduced": params["quick"], "block": block,
-              "drafts": list(DRAFTS), "prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "arms": list(arms), "drafters": files,
+              "drafts": list(DRAFTS), "prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "state_prompts": STATE_PROMPTS, "arms": list(arms), "drafters": files,
               "runtimes": {name: installed(other.package) for name, other in RUNTIMES.items()}, "criteria": criteria.load(ACT).rules}
     running = sum(not lacks(name, target.name) for name in RUNTIMES)
-    total = len(prompts) * repeats * (len(arms) + 2 * running) + 1 + len(RUNTIMES)
+    total = len(prompts) * repeats * (len(arms) + 2 * running) + 1 + len(RUNTIMES) + running * block * len(prompts[:STATE_PROMPTS])
     with journal_of(ACT, journal, target, ours[0] if ours else SimpleNamespace(name="none"), config, resume) as rows:
         keep = keeper(rows, total, progress)
         keep(told if not any(r["kind"] == "peer" for r in rows) else [])

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlx.utils import tree_map
+from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 
 from ..checkpoints import find
+from ..decoder import generate
 from ..drafters import place
 from ..targets import DTYPES, Target, load_target, mx
 from . import machine
@@ -65,8 +67,18 @@ def by_emitted(emitted: Sequence[int], tokens: int, block: int) -> tuple[list[in
     return [n - 1 for n in emitted], offered, [n + (i == 0) for i, n in enumerate(emitted)]
 
 
-def dflash_mlx(target: Target, folder: Path, drafter: Path, block: int) -> Arm:
-    """An arm around its ``stream_dflash_generate``. Its default mode narrows the block by a rule of its own; here the block is fixed."""
+@dataclass(frozen=True)
+class Loaded:
+    """A runtime with its target: an arm, and ``undo(cached prompt, rows, kept)`` that verifies ``rows`` and returns its caches
+    once all but the first ``kept`` are undone."""
+
+    model: Callable
+    decode: Arm
+    undo: Callable[[list[int], list[int], int], list]
+
+
+def dflash_mlx(target: Target, folder: Path, drafter: Path, block: int) -> Loaded:
+    """Its ``stream_dflash_generate``, with a fixed block: its default mode narrows it by a rule of its own."""
     from dflash_mlx.runtime import stream_dflash_generate
     from dflash_mlx.runtime.bundle import load_runtime_bundle
     from dflash_mlx.runtime.context import build_offline_runtime_context
@@ -88,11 +100,21 @@ def dflash_mlx(target: Target, folder: Path, drafter: Path, block: int) -> Arm:
         # what it calls verify is the time to build the forward, which runs when its result is read
         return out, counters(prompt, out, *by_anchor(summary.acceptance_history, len(out), block), wall, spent["prefill"], spent["draft"], spent["replay"] + spent["commit"])
 
-    return decode
+    def undo(past: list[int], rows: list[int], kept: int) -> list:
+        ops, model = bundle.target_ops, bundle.target_model
+        cache = ops.make_cache(model, enable_speculative_linear_cache=True)
+        ops.verify_block(target_model=model, verify_ids=mx.array([past]), target_cache=cache, capture_layer_ids=set())
+        mx.eval([c.state for c in cache])
+        ops.arm_rollback(cache, prefix_len=len(past))
+        ops.verify_block(target_model=model, verify_ids=mx.array([rows]), target_cache=cache, capture_layer_ids=set())
+        ops.restore_after_acceptance(cache, target_len=len(past) + kept, acceptance_length=kept - 1, drafted_tokens=len(rows) - 1)
+        return cache
+
+    return Loaded(bundle.target_model, decode, undo)
 
 
-def z_lab(target: Target, folder: Path, drafter: Path, block: int) -> Arm:
-    """An arm around the ``stream_generate`` of the drafters' authors. It knows no window, so a draft reads the whole context."""
+def z_lab(target: Target, folder: Path, drafter: Path, block: int) -> Loaded:
+    """The ``stream_generate`` of the drafters' authors. It knows no window, so a draft reads the whole context."""
     from dflash import model_mlx
 
     model_mlx.snapshot_download = lambda path, **_: path  # its loader takes hub ids alone
@@ -108,30 +130,65 @@ def z_lab(target: Target, folder: Path, drafter: Path, block: int) -> Arm:
         wall, out = time.perf_counter() - began, [int(t) for r in (first, *later) for t in r.tokens]
         return out, counters(prompt, out, *by_emitted([len(r.tokens) for r in later], len(out), block), wall, len(prompt) / first.prompt_tps)
 
-    return decode
+    def undo(past: list[int], rows: list[int], kept: int) -> list:
+        cache = make_prompt_cache(model)
+        model(mx.array([past]), cache=cache)
+        mx.eval([c.state for c in cache])
+        capture = None if can_trim_prompt_cache(cache) else model_mlx._GDNStateCapture()
+        try:
+            model(mx.array([rows]), cache=cache)
+            if kept < len(rows) and capture is not None:
+                capture.rollback(cache, kept - 1, len(rows) - kept)
+            elif kept < len(rows):
+                model_mlx._trim_recent_cache(cache, len(rows) - kept)
+        finally:
+            if capture is not None:
+                capture.close()
+        return cache
+
+    return Loaded(model, decode, undo)
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A peer by its name in rows: its distribution, the module that has to be importable, what is called, and the arm around it."""
+    """A peer by its name in rows: its distribution, the module that has to be importable, what is called, and what loads it."""
 
     package: str
     module: str
     call: str
-    arm: Callable[[Target, Path, Path, int], Arm]
+    load: Callable[[Target, Path, Path, int], Loaded]
 
 
 RUNTIMES = {"dflash_mlx": Runtime("dflash-mlx", "dflash_mlx", "dflash_mlx.runtime.stream_dflash_generate", dflash_mlx),
             "z_lab": Runtime("dflash", "dflash", "dflash.model_mlx.stream_generate", z_lab)}
 
 
+def state_rows(target: Target, name: str, loaded: Loaded, prompt: dict, width: int) -> Iterator[dict]:
+    """One ``peer_state`` row for each count of rows kept: how far all caches are from those of one row at a time on the same model."""
+    ids = target.encode(prompt["text"])
+    rows, cache = ids[-1:] + generate(target, ids, max_tokens=width - 1, ignore_eos=True).tokens, make_prompt_cache(loaded.model)
+    loaded.model(mx.array([ids[:-1]]), cache=cache)
+    for kept in range(1, width + 1):
+        loaded.model(mx.array([rows[kept - 1 : kept]]), cache=cache)
+        apart = [(mx.abs(a - b).max() / mx.abs(b).max()).item() for mine, right in zip(loaded.undo(ids[:-1], rows, kept), cache, strict=True)
+                 for a, b in zip(mine.state, right.state, strict=True)]
+        yield {"kind": "peer_state", "peer": name, "prompt_id": prompt["id"], "width": width, "kept": kept, "relative_error": max(apart)}
+
+
 def prepare(setup: dict) -> Callable[[dict], Iterator[dict]]:
-    """What answers requests: plain decoding by this package, and the runtime that ``setup`` names."""
+    """What answers requests: decode rows of plain decoding by this package and of the runtime that ``setup`` names, or its ``peer_state`` rows."""
     target, name = load_target(setup["target"], setup["dtype"]), setup["runtime"]
     with tempfile.TemporaryDirectory() as scratch:
         drafter = stated(place("dflash", target.name), target.context, Path(scratch))
-        arms = {"ar": drafting_arm(target, None), name: RUNTIMES[name].arm(target, find(setup["target"])[0], drafter, setup["block"])}
-    return lambda r: decode_rows(target, r["prompts"], arms, r["tokens"], 1, warm=r["warm"])
+        loaded = RUNTIMES[name].load(target, find(setup["target"])[0], drafter, setup["block"])
+    arms = {"ar": drafting_arm(target, None), name: loaded.decode}
+
+    def answer(r: dict) -> Iterator[dict]:
+        if "undo" in r:
+            return state_rows(target, name, loaded, r["undo"], setup["block"])
+        return decode_rows(target, r["prompts"], arms, r["tokens"], 1, warm=r["warm"])
+
+    return answer
 
 
 if __name__ == "__main__":
