@@ -70,7 +70,7 @@ METHODS: dict[str, Style] = {
     "dflash_b16": Style("block 16", RED, "X", DOTTED),
     "spec_mlx_lm_d2": Style("mlx-lm, 2 drafts", RED, "<", DASHED),
     "spec_mlx_lm_d3": Style("mlx-lm, 3 drafts", RED, ">", DOTTED),
-    "small_k3": Style("same model, 2 drafts", SKY, "<", DASHED),
+    "small_k3": Style("same model, 2 drafts", SKY, "<", MIXED),
     "small_k4": Style("same model, 3 drafts", SKY, ">", DOTTED),
     "dflash_mlx": Style("runtime of dflash-mlx", GREY, "X", MIXED),
     "z_lab": Style("runtime of z-lab", GREY, "P", DOTTED),
