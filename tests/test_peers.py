@@ -311,17 +311,17 @@ def test_a_killed_run_goes_on_and_every_peer_is_told(repository, folder, package
     assert file.of("peer")[2]["why"].endswith("NotImplementedError: this architecture is not for us")
     errors = {(r["prompt_id"], r["kept"]): r["relative_error"] for r in file.of("peer_state")}
     assert len(errors) == 8 and all(e == pytest.approx(0.5) if kept == 2 else e < 1e-5 for (_, kept), e in errors.items())
-    assert tables.states([file])["runtime of dflash-mlx"].tolist() == pytest.approx([0, 0.5, 0, 0], abs=1e-5)
+    assert tables.states(file)["runtime of dflash-mlx"].tolist() == pytest.approx([0, 0.5, 0, 0], abs=1e-5)
     assert needs.check(file) is file and file.config["criteria"] == criteria.load("dflash_peers").rules and set(file.config["drafters"]) == {"small", "dflash"}
     judged = {o.criterion.id: o for o in tables.outcomes(file)}
     assert judged["mlx-lm-identity"].value == judged["dflash-mlx-identity"].value == 0 and judged["mlx-lm-identity"].n == 4 and judged["same-model"].value > 0
     assert judged["dflash-mlx-states"].word == criteria.FAILS and judged["z-lab-states"].value is None
-    shown = tables.speeds([file])
+    shown = tables.speeds(file)
     assert len(shown) == len(ARMS) + 1 and shown["unlike plain"].sum() == 0 and tables.told([file])["outcome"].tolist() == ["ran", "ran", "refused"]
     assert tables.closing([file, file]).columns.tolist() == ["hypothesis", "toy-llama"]
     # an arm that is not the target's own has no speed
     broken = [r | {"identical_to_ar": False, "first_divergence": 2, "divergence_gap_ulps": 40.0} if r.get("arm") == "spec_mlx_lm_d3" else r for r in file.rows]
-    shown = tables.speeds([replace(file, rows=broken)]).set_index("arm")
+    shown = tables.speeds(replace(file, rows=broken)).set_index("arm")
     assert shown.loc["mlx-lm, 3 drafts"][["tok/s", "x plain"]].isna().all() and shown.loc["mlx-lm, 3 drafts", "beyond a tie"] == 2 and shown["tok/s"].notna().sum() == len(ARMS)
 
 

@@ -847,23 +847,22 @@ if more:
 # All rows pass the same audit; an arm of which one text leaves plain decoding by more than a tie has no speed.
 
 # %%
-others = [file for name, file in overview.rows_of("dflash_peers").items() if name != target]
-beside = ([page.parts["peers"]] if page.measured("peers") else []) + others
-for file in beside:
+with_peers = ([page.parts["peers"]] if page.measured("peers") else []) + [file for name, file in overview.rows_of("dflash_peers").items() if name != target]
+for file in with_peers:
     key = f"peers_{file.target}".replace("-", "_")
     page.number(f"{key}_prompts", len(file.config["prompts"]), "d", "prompts", file.name)
     page.number(f"{key}_tokens", file.config["tokens"], "d", "tokens", file.name)
     page.say(f"On **{file.target}**, {file.config['dtype']}: [[{key}_prompts]] prompts, [[{key}_tokens]] new tokens" + (", **a reduced run**." if file.config["reduced"] else "."))
+    page.show(peers.speeds(file), f"peers-{file.target}", f"Peers on {file.target}: speed against the faster plain loop of the same process with its 95 % interval over prompts, acceptance, tokens per cycle, and the audit",
+              {"tok/s": ".1f", **{c: ".3f" for c in ("x plain", "low", "high", "accepted / drafted")}, "tokens per cycle": ".2f"}, sources=[file])
+    if len(undone := peers.states(file)):
+        page.show(undone, f"peers-states-{file.target}", "Caches of the runtimes once a part of a verified block is undone, against those of one row at a time: largest error of any cache, relative to its largest entry",
+                  {c: ".1e" for c in undone.columns[2:]}, sources=[file])
 
 # %%
-if beside:
-    page.show(peers.told(beside), "peers-told", "Which peers ran, and what stopped the others in their own words", sources=beside)
-    page.show(peers.speeds(beside), "peers", "Peers beside it: speed against the faster plain loop of the same process with its 95 % interval over prompts, acceptance, tokens per cycle, and the audit",
-              {"tok/s": ".1f", **{c: ".3f" for c in ("x plain", "low", "high", "accepted / drafted")}, "tokens per cycle": ".2f"}, sources=beside)
-    if len(undone := peers.states(beside)):
-        page.show(undone, "peers-states", "Caches of the runtimes once a part of a verified block is undone, against those of one row at a time: largest error of any cache, relative to its largest entry",
-                  {c: ".1e" for c in undone.columns[3:]}, sources=beside)
-    page.show(peers.closing(beside), "peers-closing", "Peers: hypotheses by rules fixed before the rows", sources=[criteria.load("dflash_peers"), *beside])
+if with_peers:
+    page.show(peers.told(with_peers), "peers-told", "Which peers ran, and what stopped the others in their own words", sources=with_peers)
+    page.show(peers.closing(with_peers), "peers-closing", "Peers: hypotheses by rules fixed before the rows", sources=[criteria.load("dflash_peers"), *with_peers])
 
 # %% [markdown]
 # ### Every hypothesis, both verdicts

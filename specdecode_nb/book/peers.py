@@ -20,18 +20,15 @@ def arms(rows: Sequence[dict], beginning: str) -> list[str]:
     return [arm for arm in st.by(rows, "arm") if arm.startswith(beginning)]
 
 
-def speeds(files: Sequence[RowFile]) -> pd.DataFrame:
-    """By target and arm: tokens per second, the ratio to the faster plain loop beside it with its interval, acceptance, identity.
+def speeds(file: RowFile) -> pd.DataFrame:
+    """By arm: tokens per second, the ratio to the faster plain loop beside it with its interval, acceptance, identity.
 
     An arm of which one row leaves plain decoding by more than a tie has no speed. Of a process of its own only the runtime is shown.
     """
     entries = []
-    for file in files:
-        for name in (SECTION, *RUNTIMES):
-            rows = section(file, name)
-            for e in st.summarise(rows) if rows else ():
-                if name == SECTION or e["arm"] == name:
-                    entries.append({"target": file.target} | entry(rows, e))
+    for name in (SECTION, *RUNTIMES):
+        rows = section(file, name)
+        entries += [entry(rows, e) for e in (st.summarise(rows) if rows else ()) if name == SECTION or e["arm"] == name]
     return frame(entries, **{"tok/s": "median", "low": "95 %", "high": "95 %", "unlike plain": "rows", "beyond a tie": "rows"})
 
 
@@ -52,13 +49,12 @@ def told(files: Sequence[RowFile]) -> pd.DataFrame:
                          for file in files for r in file.of("peer")])
 
 
-def states(files: Sequence[RowFile]) -> pd.DataFrame:
-    """By target and rows kept of a verified block: the largest relative error of any cache, by runtime, over prompts."""
+def states(file: RowFile) -> pd.DataFrame:
+    """By rows kept of a verified block: the largest relative error of any cache, by runtime, over prompts."""
     entries = []
-    for file in files:
-        for kept, rows in st.by(file.of("peer_state"), "kept").items():
-            worst = {label(name): max(r["relative_error"] for r in group) for name, group in st.by(rows, "peer").items()}
-            entries.append({"target": file.target, "rows kept": kept, "of": rows[0]["width"], **worst})
+    for kept, rows in st.by(file.of("peer_state"), "kept").items():
+        worst = {label(name): max(r["relative_error"] for r in group) for name, group in st.by(rows, "peer").items()}
+        entries.append({"rows kept": kept, "of": rows[0]["width"], **worst})
     return pd.DataFrame(entries)
 
 

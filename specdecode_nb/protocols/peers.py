@@ -193,7 +193,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         BadInput: before anything is measured, if an input does not fit.
     """
     target, block, tokens, repeats = load_target(params["target"], params["dtype"]), params["block"], params["tokens"], params["repeats"]
-    prompts = prompt_suite(params["prompts"])
+    prompts = prompt_suite(target, params["prompts"])
     check_room(target, prompts, tokens, max(block, *DRAFTS))
     arms, told, files, ours = arms_of(target, block)
     config = {"target": params["target"], "tokens": tokens, "repeats": repeats, "dtype": params["dtype"], "reduced": params["quick"], "block": block,
