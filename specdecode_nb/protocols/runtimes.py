@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from mlx.utils import tree_map
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 
@@ -22,6 +23,7 @@ from ..drafters import place
 from ..targets import DTYPES, Target, load_target, mx
 from . import machine
 from .common import Arm, decode_rows, drafting_arm
+from .toy import bits
 
 
 def stated(drafter: Path, context: int, scratch: Path) -> Path:
@@ -170,9 +172,15 @@ def state_rows(target: Target, name: str, loaded: Loaded, prompt: dict, width: i
     loaded.model(mx.array([ids[:-1]]), cache=cache)
     for kept in range(1, width + 1):
         loaded.model(mx.array([rows[kept - 1 : kept]]), cache=cache)
-        apart = [(mx.abs(a - b).max() / mx.abs(b).max()).item() for mine, right in zip(loaded.undo(ids[:-1], rows, kept), cache, strict=True)
-                 for a, b in zip(mine.state, right.state, strict=True)]
-        yield {"kind": "peer_state", "peer": name, "prompt_id": prompt["id"], "width": width, "kept": kept, "relative_error": max(apart)}
+        pairs = zip(bits(loaded.undo(ids[:-1], rows, kept)), bits(cache), strict=True)
+        yield {"kind": "peer_state", "peer": name, "prompt_id": prompt["id"], "width": width, "kept": kept, "relative_error": max(apart(a, b) for a, b in pairs)}
+
+
+def apart(found: np.ndarray, right: np.ndarray) -> float:
+    """The largest difference, relative to the largest entry; 1 where another number of rows is held."""
+    if found.shape != right.shape:
+        return 1.0
+    return float(np.abs(found - right).max() / max(np.abs(right).max(), np.finfo(np.float32).tiny))
 
 
 def prepare(setup: dict) -> Callable[[dict], Iterator[dict]]:
