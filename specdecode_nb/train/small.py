@@ -70,7 +70,7 @@ class Training(tapped.Training):
         return next_token_loss(model, *batch)
 
     def drafter(self, model: SmallModel) -> SmallDrafter:
-        return SmallDrafter(model)
+        return SmallDrafter(tapped.shipped(model))
 
     def write(self, out: Path, facts: dict) -> None:
         write_small(out / "small.safetensors", self.model, facts)
