@@ -6,22 +6,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from .peer_rows import PeerRow, PeerStateRow
+from .rowtypes import Count, Row, Seconds, Share
+
 WHOLE = "_all"  # ends the name of an arm whose drafter reads all of the context instead of its window
-
-
-class Strict(BaseModel):
-    """Types as written in the file: no text becomes a number here."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class Row(Strict):
-    kind: str
 
 
 class DecodeRow(Row):
@@ -387,5 +377,5 @@ class SummaryRow(Row):
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
                              "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
-                             "width_noise": WidthNoiseRow, "audit": AuditRow,
+                             "width_noise": WidthNoiseRow, "audit": AuditRow, "peer": PeerRow, "peer_state": PeerStateRow,
                              "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow}

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, rest, sampled, staging, sweep, undo
+from . import block, identity, imported, peers, rest, sampled, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -177,6 +177,9 @@ NEEDS = {
                                                    for a in arms("ar", f"dflash_b{c['block']}", section=s)]),
          "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
         COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
+    "dflash_peers": Needs(
+        {"decode": (("section", "arm"), lambda c: arms(*PLAIN, section=peers.SECTION)), "peer": (("peer",), lambda c: [("mlx-lm",), *((name,) for name in peers.RUNTIMES)])},
+        COMMON | {"block": int, "drafts": list[int], "arms": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "dflash_peers"),
     "act5": Needs(
         {"decode": (("section", "arm"), lambda c: arms(*PLAIN, "exact", "uno_k4", "uno_k4_exact", "dflash_b8", "dflash_b8_exact", section="price")),
          "identity": ((), lambda c: []),
