@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
-
 from . import statistics as st
 
 FIT, VALIDATION, TEST = range(3)
@@ -61,16 +58,24 @@ def log_loss(y: np.ndarray, score: np.ndarray, weights: np.ndarray | None = None
     return (w @ np.logaddexp(0, np.where(y == 1, -score, score))) / w.sum(axis=-1)
 
 
-def pearson(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Correlation of x and y [n] under ``weights`` [..., n]; NaN where one side does not vary."""
-    x, y, w = x - x.mean(), y - y.mean(), weights.sum(axis=-1)
-    mx, my, xx, yy, xy = (weights @ v / w for v in (x, y, x * x, y * y, x * y))
-    spread = np.sqrt(np.maximum((xx - mx * mx) * (yy - my * my), 0))
-    return np.divide(xy - mx * my, spread, out=np.full_like(np.asarray(spread), np.nan), where=spread > 1e-15)
+def moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What :func:`pearson` needs of each position [n, 6], to be summed in any way."""
+    x, y = x - x.mean(), y - y.mean()
+    return np.column_stack([np.ones(len(x)), x, y, x * x, y * y, x * y])
+
+
+def pearson(sums: np.ndarray) -> np.ndarray:
+    """Correlation [...] from sums of :func:`moments` [..., 6]; NaN where one side does not vary."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    spread = np.sqrt(np.maximum((xx / n - (x / n) ** 2) * (yy / n - (y / n) ** 2), 0))
+    return np.divide(xy / n - x * y / n**2, spread, out=np.full_like(spread, np.nan), where=spread > 1e-12)
 
 
 def fit(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Intercept and coefficients [1 + columns] of a logistic regression without a penalty, by L-BFGS-B."""
+    from scipy.optimize import minimize  # a second to import, which other commands need not wait for
+    from scipy.special import expit
+
     x, sign = np.column_stack([np.ones(len(y)), x]), 2 * y - 1
 
     def loss(b):
@@ -216,6 +221,13 @@ class Stratum:
 
     def correlation(self, one: str, other: str = "", less: tuple[str, str] | None = None) -> Number:
         """Pearson's r over all positions of the stratum, of a signal with another or ("") with agreement; minus that of ``less`` if given."""
-        column = lambda name: self.columns[name] if name else self.y  # noqa: E731
-        r = lambda w: pearson(column(one), column(other), w) - (pearson(column(less[0]), column(less[1]), w) if less else 0)  # noqa: E731
-        return with_interval(float(r(np.ones(len(self.y)))), r(resampled(self.window, seed=self.seed)), self.windows)
+        names, which = np.unique(self.window, return_inverse=True)
+        weights, column = resampled(names, seed=self.seed), lambda name: self.columns[name] if name else self.y
+
+        def r(pair):
+            by_window = np.zeros((len(names), 6))
+            np.add.at(by_window, which, moments(*map(column, pair)))
+            return pearson(np.vstack([by_window.sum(axis=0), weights @ by_window]))
+
+        found = r((one, other)) - (r(less) if less else 0)
+        return with_interval(float(found[0]), found[1:], self.windows)

@@ -35,8 +35,6 @@ quick = False            # True: a one-minute measurement whose captions say tha
 rows = ""                # row file; empty: the committed one of the target
 
 # %%
-import re
-
 import numpy as np
 import pandas as pd
 

@@ -250,7 +250,7 @@ IDENTITY = (
 )
 UNCERTAINTY = (
     *MEASURED[:2],
-    Param("windows", int, 810, "windows of each of the three strata; the criteria ask for 512", "windows", 2, 100_000),
+    Param("windows", int, 810, "windows of each of the three strata; the criteria ask for 512", "windows", 20, 100_000),
     Param("seed", int, 20260908, "of the documents, the noise, the rates and the split", "", 0, 2**31 - 1),
     *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pandas as pd
-from sklearn.metrics import average_precision_score
 
 from .. import criteria, residual
 from ..records import RowFile
@@ -94,6 +93,8 @@ def sizes(found: Strata) -> pd.DataFrame:
 
 def models(s: Stratum) -> pd.DataFrame:
     """The eight models on the test windows, and their AUROC on the validation windows; model 7 is the mean of its shuffles."""
+    from sklearn.metrics import average_precision_score  # seconds to import, which other pages need not wait for
+
     out = []
     for name, columns in MODELS.items():
         if "shuffled" in columns:
