@@ -520,7 +520,7 @@ if page.rows:
                 "Two panels, corpus text and the target's own text, each with a line for the drafter's entropy and one for the draftability gap over offsets two to eight.", sources=[page.rows])
     for name in ("near", "far", "far-gap"):
         page.number(f"measured_{name.replace('-', '_')}", word[name].text, source=page.rows.name)
-    page.say("On corpus text the mean AUROC of the entropy is [[measured_near]] over +2 to +5 and [[measured_far]] over +6 and +7. There the gap minus the entropy is [[measured_far_gap]].")
+    page.say("On corpus text the entropy ranks, on average, at [[measured_near]] over +2 to +5 and at [[measured_far]] over +6 and +7. There the gap minus the entropy is [[measured_far_gap]].")
 
 # %% [markdown]
 # ### Other measures of uncertainty
