@@ -9,11 +9,11 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, identity, palette, peers, published, regimes, rest, sampled, staging, sweep, undo, verdicts
+from . import block, identity, palette, peers, published, regimes, rest, sampled, staging, sweep, uncertainty, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest", "dflash_peers")}  # further row files of an Act
 JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
-          "act5": identity.outcomes, "act6": sampled.outcomes,
+          "act5": identity.outcomes, "act6": sampled.outcomes, "rprm1": uncertainty.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file), "dflash_peers": peers.outcomes}  # row files with rules of their own
 
@@ -118,7 +118,14 @@ def drawn(judged: Judged) -> str:
             f"rejection accepts {amount(judged['gumbel-cost-uno'], '+.3f')} more of the adapter's drafts")
 
 
-FINDINGS = {"act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "dflash_peers": beside}
+def signalled(judged: Judged) -> str:
+    """RPRM Stage 1: what the entropy adds to the offset, on text and on the target's own."""
+    sure = not judged["Verdict"].word.startswith("not decidable")
+    return (f"the drafter's entropy adds {amount(judged['3-full'], '+.3f')} AUROC to the offset, {amount(judged['3-own'], '+.3f')} on the target's own text"
+            + (f": {uncertainty.GRADES[judged['Verdict'].value]} by the published rules" if sure else ""))
+
+
+FINDINGS = {"rprm1": signalled, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "dflash_peers": beside}
 
 
 def recipes(file: RowFile) -> str:
