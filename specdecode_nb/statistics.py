@@ -6,9 +6,11 @@ here is stored instead of rows, and nothing random is unseeded: an interval is t
 from __future__ import annotations
 
 import math
+import operator
 import random
 import statistics as plain
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -112,11 +114,12 @@ def median_of(rows: Sequence[dict], measure: Callable[[dict], float]) -> float:
     return plain.median(measure(row) for row in rows)
 
 
-def by(rows: Iterable[dict], field: str) -> dict[str, list[dict]]:
-    """Rows grouped by a field, groups in order of first appearance."""
-    groups: dict[str, list[dict]] = {}
+def by(rows: Iterable[dict], *fields: str) -> dict[Any, list[dict]]:
+    """Rows grouped by a field, or by a tuple of several; groups in order of first appearance."""
+    groups: dict[Any, list[dict]] = {}
+    key = operator.itemgetter(*fields)
     for row in rows:
-        groups.setdefault(row[field], []).append(row)
+        groups.setdefault(key(row), []).append(row)
     return groups
 
 

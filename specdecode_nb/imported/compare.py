@@ -149,10 +149,7 @@ def summary(r: Results, session: str, by: str = "", clean: bool = False, **only)
     else:
         rows = r.lines(f"main_{session}_" + ("by_category" if by == "category" else "summary_clean" if clean else "summary"))
         by, only = theirs.get(by, by), {theirs.get(k, k): v for k, v in only.items()}
-    groups: dict[tuple, list[dict]] = {}
-    for x in rows:
-        if all(x[k] == v for k, v in only.items()):
-            groups.setdefault((x["arm"], x[by] if by else ""), []).append(x)
+    groups = st.by([x | {"": ""} for x in rows if all(x[k] == v for k, v in only.items())], "arm", by)
     if whole:
         return {key: marked(ROWS, measured(group, groups.get(("ar", key[1]), []))) for key, group in groups.items()}
     out = {key: marked(READ, group[-1]) for key, group in groups.items()}
