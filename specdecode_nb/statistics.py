@@ -123,6 +123,11 @@ def by(rows: Iterable[dict], *fields: str) -> dict[Any, list[dict]]:
     return groups
 
 
+def only(rows: Iterable[dict], **fields) -> list[dict]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in fields.items())]
+
+
 def plain_arm(rows: Iterable[dict]) -> str:
     """The faster plain arm of this run, by median tokens per second: what every speed-up is quoted against."""
     arms = {arm: group for arm, group in by(rows, "arm").items() if arm in ("ar", "ar_mlx_lm")}
@@ -259,12 +264,6 @@ def cost_model(rows: Sequence[dict]) -> list[dict]:
                     "measured": measured, "error": 100 * (predicted / measured - 1), "mean accepted prefix": prefix,
                     "break-even prefix": cost["cycle"] - (committed - prefix)})
     return out
-
-
-def slots_that_pay(curve: Sequence[float], committed: float, cycle_ms: float, slot_ms: float) -> list[dict]:
-    """Slot j pays if P(accepted >= j) exceeds the tokens that the same milliseconds bring anyway."""
-    needed = committed * slot_ms / cycle_ms
-    return [{"slot": j, "returns": p, "needed": needed, "pays": p > needed} for j, p in enumerate(curve, 1)]
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> dict:

@@ -12,7 +12,7 @@ import synthetic
 from book_tools import REPOSITORY, tree
 from specdecode_nb import cli, paths
 from specdecode_nb.book import acts, notebooks
-from specdecode_nb.book.errors import RunFailed
+from specdecode_nb.errors import RunFailed
 from specdecode_nb.records import Journal, load_rows, save_rows
 
 

@@ -13,6 +13,7 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from ..rows import WHOLE
+from ..statistics import only
 from .rest import Found, acceptance_of, over_prompts, section
 from .sweep import arm_rows, frame
 
@@ -45,11 +46,6 @@ def factor(rows: Rows, measure: Callable[[dict], float] = st.tokens_per_second) 
 def accepted(rows: Rows) -> float:
     """Accepted over drafted of the drafted arm, its cycles pooled."""
     return acceptance_of(rows, drafted(rows)[0]["arm"])
-
-
-def only(rows: Rows, **fields) -> list[dict]:
-    """The rows that have these values."""
-    return [r for r in rows if all(r[name] == value for name, value in fields.items())]
 
 
 def values(rows: Rows, name: str) -> list:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from .. import statistics as st
-from .compare import COUNTS, DERIVED, READ, ROWS, Cells, Results, Table, counts, marked, measured, pick, spread, summary
+from .compare import COUNTS, DERIVED, READ, ROWS, Cells, Results, Table, counts, marked, pick, spread, summary
 
 WHOLE = {
     "rows": "rows",
@@ -90,7 +90,7 @@ def kind_ratio(r: Results) -> Cells:
 
 def prompts(r: Results, tokens: int = 128) -> dict[str, list[dict]]:
     """The loop statistics of each prompt at one length, by kind of text."""
-    return st.by([x for x in r.rows("main_degeneration") if x["tokens_length"] == tokens], "category")
+    return st.by(st.only(r.rows("main_degeneration"), tokens_length=tokens), "category")
 
 
 def kind_prefix(r: Results) -> Cells:
@@ -148,7 +148,7 @@ def context(r: Results) -> Cells:
 def context_survival(r: Results) -> Cells:
     if rows := r.rows("main_context"):
         return {(n, k): marked(ROWS, {f"j={j}": v for j, v in enumerate(st.survival(st.pooled(group, "accepted_per_cycle"), k - 1), 1)})
-                for k in (2, 4, 8) for n, group in st.by([x for x in rows if x["arm"] == WIDTHS[k]], "context_length").items()}
+                for k in (2, 4, 8) for n, group in st.by(st.only(rows, arm=WIDTHS[k]), "context_length").items()}
     found = spread("main_context_survival", ("context_length", "arm"), {"j={j}": "p_survive"})(r)
     # the list of an arm ends at the first slot that nothing reaches
     return {(n, k): {f"j={j}": (0.0, DERIVED) for j in range(1, 8) if (0.0, READ) in found[n, arm].values()} | found[n, arm]
@@ -162,8 +162,7 @@ def confidence(r: Results) -> Cells:
         return spread("main_confidence_bins", ("bin",), {"n": "n", "mean top-1": "mean_top1", "mean accepted prefix": "mean_accepted"})(r)
     told = [
         (st.mean([p for p, _ in pairs]), a)
-        for x in rows
-        if x["arm"] == "conf_k4"
+        for x in st.only(rows, arm="conf_k4")
         for pairs, a in zip(x.get("confidence_per_cycle", []), x["accepted_per_cycle"])
         if pairs
     ]
@@ -182,7 +181,7 @@ def choices(r: Results) -> Cells:
     """Share of cycles at each width that a policy chose."""
     cells: Cells = {}
     for arm in POLICIES.values():
-        widths = [k for x in r.rows("main_adaptive") if x["arm"] == arm for k in x.get("width_per_cycle", [])]
+        widths = [k for x in st.only(r.rows("main_adaptive"), arm=arm) for k in x.get("width_per_cycle", [])]
         cells[arm,] = {f"K={k}": (widths.count(k) / len(widths), ROWS) for k in (2, 4, 8) if widths}
     return cells
 

@@ -32,9 +32,8 @@ def accepted(r: Results) -> dict[tuple[str, int], list[int]]:
 def checkpoints(k: int) -> Callable[[Results], Cells]:
     def make(r: Results) -> Cells:
         cells = spread(STEM, ("checkpoint",), NAMES, K=k)(r)
-        for x in r.lines(STEM):
-            if x["K"] == k:
-                cells[x["checkpoint"],]["xAR"] = (x["tok_s_median"] / x["ar_baseline_tok_s"], DERIVED)
+        for x in st.only(r.lines(STEM), K=k):
+            cells[x["checkpoint"],]["xAR"] = (x["tok_s_median"] / x["ar_baseline_tok_s"], DERIVED)
         for (name, width), counted in accepted(r).items():
             if width == k and (name,) in cells:
                 mean = st.mean(counted)
@@ -73,7 +72,7 @@ def repro(r: Results) -> Cells:
 
 def chain(r: Results) -> Cells:
     """Changes from step 400 to 3200 at K=4, in percent."""
-    ends = {x["checkpoint"]: x for x in r.lines(STEM) if x["K"] == 4}
+    ends = {x["checkpoint"]: x for x in st.only(r.lines(STEM), K=4)}
     cells: Cells = {}
     for name in ("validation TV", "teacher-forced agreement", "free-running acceptance", "TPF", "forwards per token", "throughput"):
         first, last = (ends[step][NAMES[name]] for step in ("step-400", "step-3200"))

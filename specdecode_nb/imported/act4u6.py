@@ -98,7 +98,7 @@ def ways(r: Results, stem: str = "decisive") -> tuple[str, str]:
 
 
 def of(rows: Sequence[dict], arm: str) -> list[dict]:
-    return [x for x in rows if x["arm"] == arm]
+    return st.only(rows, arm=arm)
 
 
 def median(r: Results, stem: str, arm: str) -> tuple[float | None, str]:

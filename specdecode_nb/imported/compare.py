@@ -98,9 +98,8 @@ def spread(stem: str, keys: tuple[str, ...], names: Mapping[str, str], **where) 
 
     def make(r: Results) -> Cells:
         cells: Cells = {}
-        for x in r.lines(stem):
-            if all(x[k] == v for k, v in where.items()):
-                cells.setdefault(tuple(x[k] for k in keys), {}).update(marked(READ, {c.format_map(x): x[n] for c, n in names.items()}))
+        for x in st.only(r.lines(stem), **where):
+            cells.setdefault(tuple(x[k] for k in keys), {}).update(marked(READ, {c.format_map(x): x[n] for c, n in names.items()}))
         return cells
 
     return make
@@ -149,7 +148,7 @@ def summary(r: Results, session: str, by: str = "", clean: bool = False, **only)
     else:
         rows = r.lines(f"main_{session}_" + ("by_category" if by == "category" else "summary_clean" if clean else "summary"))
         by, only = theirs.get(by, by), {theirs.get(k, k): v for k, v in only.items()}
-    groups = st.by([x | {"": ""} for x in rows if all(x[k] == v for k, v in only.items())], "arm", by)
+    groups = st.by([x | {"": ""} for x in st.only(rows, **only)], "arm", by)
     if whole:
         return {key: marked(ROWS, measured(group, groups.get(("ar", key[1]), []))) for key, group in groups.items()}
     out = {key: marked(READ, group[-1]) for key, group in groups.items()}
