@@ -216,7 +216,7 @@ def test_rows_are_kept_one_by_one_and_each_is_told(tmp_path):
 
         keep(new())
         assert told == [(0, 3, "warming up"), (1, 3, "a-1 ar"), (2, 3, "note")]
-        common.keeper(rows, 3, None)(row for row in [{"kind": "note"}])
+        common.keeper(rows, 3, None)([{"kind": "note"}])
         assert len(rows) == 3 and len(told) == 3
 
 

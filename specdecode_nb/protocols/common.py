@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -210,14 +210,14 @@ def journal_of(act: str, path: Path, target: Target, drafter, config: dict, resu
         rows.finish()
 
 
-def keeper(rows: Journal, total: int, progress: Callable[[int, int, str], None] | None) -> Callable[[Generator[dict]], None]:
+def keeper(rows: Journal, total: int, progress: Callable[[int, int, str], None] | None) -> Callable[[Iterable[dict]], None]:
     """A function that adds new rows to a journal, one by one, and after each tells ``progress`` (rows done, rows in all, label)."""
     def say(label: str) -> None:
         if progress:
             progress(len(rows), total, label)
 
-    def keep(new: Generator[dict]) -> None:
-        with closing(new):  # an interrupt here must end what the generator has started
+    def keep(new: Iterable[dict]) -> None:
+        with closing(new) if isinstance(new, Generator) else nullcontext():  # an interrupt here must end what a generator has started
             for row in new:
                 rows.append(row)
                 say(f"{row.get('prompt_id', '')} {row.get('arm', row['kind'])}".strip())
