@@ -209,7 +209,7 @@ def cycles(r: Results) -> Cells:
             entry |= marked(derived, {f"{n} change": found.get("change")})
         for column, stage, key in (("added verify", "verify", "verify"), ("added draft", "proposal", "draft")):
             added = st.mean(st.paired(of(rows, arm), of(rows, B), ms(stage))) if rows else r.get("u6_scores", "arms", arm, f"added_{key}_ms_per_cycle")
-            entry |= {column: (0.0, derived)} if arm == B else marked(read, {column: added})
+            entry |= marked(read, {column: added}) if arm != B else {column: (0.0, derived)} if entry else {}  # B against itself
         cells[name,] = entry
     return cells
 
