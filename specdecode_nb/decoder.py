@@ -16,8 +16,7 @@ from .drafters import Draft
 from .errors import BadInput, flag
 from .options import check
 from .policies import Cycle, Policy
-from .sampling import Sampling, chosen
-from .scores import entropy_of, logprobs_of
+from .sampling import Sampling, chosen, entropy_of, logprobs_of
 from .stops import Stops
 from .targets import Target, mx
 from .transaction import Transaction, check_caches, restore, snapshot

@@ -182,7 +182,7 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
         path = place(name, target.name) if name in ("uno", "mtp") else Path(name)
         if is_peft(path):
             model, gate, metadata = read_peft(path, target.model)
-            metadata = _same_target(f"adapter {path.name!r}", metadata, target, foreign)
+            metadata = same_target(f"adapter {path.name!r}", metadata, target, foreign)
             return UnoDrafter(target, model, gate, name=path.resolve().name, metadata=metadata, **options)
         if not is_file(path):
             if name in ("uno", "mtp"):
@@ -192,7 +192,7 @@ def load_drafter(name: str | None, target: Target, foreign: bool = False, **opti
             return _mtp(name, path, target, foreign, **options)
         known = check_adapter(path)
         model, gate, metadata = load_adapter(path, target.model)
-        metadata = known | _same_target(f"adapter {path.name!r}", metadata, target, foreign)
+        metadata = known | same_target(f"adapter {path.name!r}", metadata, target, foreign)
         return UnoDrafter(target, model, gate, name="uno" if name == "uno" else path.stem, metadata=metadata, **options)
     except TypeError as error:
         raise BadInput(f"Drafter {name!r} does not take these options ({error}).") from None
@@ -206,7 +206,7 @@ def _dflash(name: str, target: Target, foreign: bool):
     if not folder.is_dir():
         raise BadInput(f"There is no dflash drafter for target {target.name!r}; train one, give the path of one, or choose ngram, random or none.")
     model, metadata = read_dflash(folder, target)
-    metadata = _same_target(f"drafter {folder.name!r}", metadata, target, foreign)
+    metadata = same_target(f"drafter {folder.name!r}", metadata, target, foreign)
     return DFlashDrafter(target, model, name="dflash" if name == "dflash" else folder.resolve().name, metadata=metadata)
 
 
@@ -214,11 +214,11 @@ def _mtp(name: str, path: Path, target: Target, foreign: bool):
     from .mtp import MTPDrafter, read_mtp
 
     model, metadata = read_mtp(path, target)
-    metadata = _same_target(f"drafter {path.name!r}", metadata, target, foreign)
+    metadata = same_target(f"drafter {path.name!r}", metadata, target, foreign)
     return MTPDrafter(target, model, metadata["depth"], name="mtp" if name == "mtp" else path.stem, metadata=metadata)
 
 
-def _same_target(what: str, metadata: dict, target: Target, foreign: bool) -> dict:
+def same_target(what: str, metadata: dict, target: Target, foreign: bool) -> dict:
     """The metadata, once the drafter is known to be the target's, or taken on purpose though it is not.
 
     A drafter of another tokenizer is never taken: its ids stand for other texts. One that does not name its tokenizer is known by the weights alone.

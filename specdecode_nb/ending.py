@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import BadInput
+from .errors import BadInput, RunFailed
 
 PROGRAM = "specdecode-nb"
 
 
 def guarded(work: Callable[[], int | None]) -> int:
     """The exit status of ``work``, whose failures become one sentence on stderr."""
-    from .book.errors import RunFailed
-
     try:
         with ended_as_by_ctrl_c():
             status = work() or 0

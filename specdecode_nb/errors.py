@@ -9,6 +9,10 @@ class BadInput(ValueError):
     """One sentence that names the value and the remedy; commands print it and exit with status 2."""
 
 
+class RunFailed(RuntimeError):
+    """An Act stopped while running; one sentence that names Act, cell and reason."""
+
+
 def nearest(name: object, choices: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the closest of ``choices``, or nothing."""
     close = difflib.get_close_matches(str(name), list(choices), n=1)

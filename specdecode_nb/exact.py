@@ -36,8 +36,7 @@ from dataclasses import replace
 from .backend import mx
 from .drafters import Draft
 from .errors import BadInput
-from .sampling import Sampling
-from .scores import entropy_of, logprobs_of
+from .sampling import Sampling, entropy_of, logprobs_of
 from .transaction import Transaction, restore, snapshot
 
 CELL = 8

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from . import backend  # noqa: F401  isort: skip
 
+from mlx_lm.models.base import gather_last_axis
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from .errors import BadInput
@@ -48,7 +49,10 @@ def width(model) -> int:
 def embed_and_head(target) -> tuple[Callable, Callable]:
     """The target's embedding and its head, by reference."""
     text, embed = text_of(target.model), tower(target.model).embed_tokens
-    return embed, text.lm_head if "lm_head" in text else embed.as_linear
+    if "lm_head" not in text:
+        return embed, embed.as_linear
+    group = getattr(text, "sharding_group", None)  # set where mlx-lm has split the head over ranks, each of which has a part of the vocabulary
+    return embed, text.lm_head if group is None else lambda x: gather_last_axis(text.lm_head(x), group)
 
 
 def is_recurrent(layer) -> bool:

@@ -212,7 +212,9 @@ class Taped:
             cache[1] = state
             cache.advance(T)
         out = self.norm(y.astype(inputs.dtype), z.reshape(B, T, self.num_v_heads, self.head_v_dim))
-        return self.out_proj(out.reshape(B, T, -1))
+        out = self.out_proj(out.reshape(B, T, -1))
+        group = getattr(self, "sharding_group", None)  # set where mlx-lm has split the heads over ranks
+        return out if group is None else mx.distributed.all_sum(out, group=group)
 
 
 class TapedGatedDeltaNet(Taped, GatedDeltaNet):

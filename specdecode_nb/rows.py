@@ -6,22 +6,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from .peer_rows import PeerRow, PeerStateRow
+from .rowtypes import Count, Row, Seconds, Share
+from .trained_rows import ForcedRow, LaunchRow
+
 WHOLE = "_all"  # ends the name of an arm whose drafter reads all of the context instead of its window
-
-
-class Strict(BaseModel):
-    """Types as written in the file: no text becomes a number here."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class Row(Strict):
-    kind: str
 
 
 class DecodeRow(Row):
@@ -365,6 +356,35 @@ class AuditRow(Row):
         return self
 
 
+class SlotsRow(Row):
+    """One teacher-forced block of a window, one entry a speculative position, offsets +2 onwards (:func:`specdecode_nb.protocols.rprm1.features`).
+
+    ``rate`` is the chance with which a draft position was noise, ``noised`` tells which were (empty: all); entropies of the target are nats, that of
+    the drafter is over ln vocab, ``doubt`` is 1 minus its top-1 probability, ``gap`` an L1 distance.
+    """
+
+    kind: Literal["slots"]
+    stratum: Literal["full", "schedule", "own"]
+    window: Count
+    category: str
+    rate: Share
+    noised: list[Annotated[int, Field(ge=0, le=1)]]
+    agree: list[Annotated[int, Field(ge=0, le=1)]]
+    entropy: list[Annotated[float, Field(ge=0, le=1.001)]]
+    doubt: list[Share]
+    second: list[Share]
+    gap: list[Annotated[float, Field(ge=0, le=2.001)]]
+    teacher_entropy: list[Seconds]
+    bare_entropy: list[Seconds]
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        lengths = {len(getattr(self, name)) for name in (*["noised"] * bool(self.noised), "agree", "entropy", "doubt", "second", "gap", "teacher_entropy", "bare_entropy")}
+        if len(lengths) > 1 or not self.agree:
+            raise ValueError(f"lists of {sorted(lengths)} positions in one block")
+        return self
+
+
 class DivergenceRow(Row):
     """One divergence as a published audit has it: where, and the gap of the contested logits in units in the last place."""
 
@@ -387,5 +407,5 @@ class SummaryRow(Row):
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
                              "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
                              "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
-                             "width_noise": WidthNoiseRow, "audit": AuditRow,
-                             "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow}
+                             "width_noise": WidthNoiseRow, "audit": AuditRow, "peer": PeerRow, "peer_state": PeerStateRow, "slots": SlotsRow,
+                             "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow, "launch": LaunchRow, "forced": ForcedRow}

@@ -1,4 +1,4 @@
-"""From logits to a sampling distribution: penalties, filters, temperature, and noise that depends on a position alone.
+"""From logits to a sampling distribution: penalties, filters, temperature, noise that depends on a position alone; and what rows of logits say.
 
 Order and definitions are those of mlx-lm's ``sample_utils``: penalties change logits; top-p, min-p and top-k drop tokens, in this
 order and before the temperature. All in float32 and row by row, so a row has the same bits in a forward of any width.
@@ -121,3 +121,18 @@ def gumbel(seed: int, stream: int, position: int, vocab: int) -> mx.array:
 def uniform(seed: int, stream: int, position: int) -> mx.array:
     """One uniform number in [0, 1)."""
     return mx.random.uniform(key=mx.random.key(stream_seed(seed, stream, position)))
+
+
+# --- what rows of logits say, in float32 nats ---
+
+def logprobs_of(logits, tokens):
+    """Log-probabilities [T] of ``tokens`` [T] under a float32 softmax of ``logits`` [T, V]; not evaluated."""
+    logits = logits.astype(mx.float32)
+    return mx.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0] - mx.logsumexp(logits, axis=-1)
+
+
+def entropy_of(logits) -> float:
+    """Entropy of one row of logits [V]. Where the seed's row was kept, the verify forward's first row is that of the first
+    proposal, one position after the published one."""
+    logp = logits.astype(mx.float32) - mx.logsumexp(logits.astype(mx.float32))
+    return round(-(mx.exp(logp) * logp).sum().item(), 5)

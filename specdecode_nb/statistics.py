@@ -6,9 +6,11 @@ here is stored instead of rows, and nothing random is unseeded: an interval is t
 from __future__ import annotations
 
 import math
+import operator
 import random
 import statistics as plain
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -112,12 +114,18 @@ def median_of(rows: Sequence[dict], measure: Callable[[dict], float]) -> float:
     return plain.median(measure(row) for row in rows)
 
 
-def by(rows: Iterable[dict], field: str) -> dict[str, list[dict]]:
-    """Rows grouped by a field, groups in order of first appearance."""
-    groups: dict[str, list[dict]] = {}
+def by(rows: Iterable[dict], *fields: str) -> dict[Any, list[dict]]:
+    """Rows grouped by a field, or by a tuple of several; groups in order of first appearance."""
+    groups: dict[Any, list[dict]] = {}
+    key = operator.itemgetter(*fields)
     for row in rows:
-        groups.setdefault(row[field], []).append(row)
+        groups.setdefault(key(row), []).append(row)
     return groups
+
+
+def only(rows: Iterable[dict], **fields) -> list[dict]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in fields.items())]
 
 
 def plain_arm(rows: Iterable[dict]) -> str:
@@ -256,12 +264,6 @@ def cost_model(rows: Sequence[dict]) -> list[dict]:
                     "measured": measured, "error": 100 * (predicted / measured - 1), "mean accepted prefix": prefix,
                     "break-even prefix": cost["cycle"] - (committed - prefix)})
     return out
-
-
-def slots_that_pay(curve: Sequence[float], committed: float, cycle_ms: float, slot_ms: float) -> list[dict]:
-    """Slot j pays if P(accepted >= j) exceeds the tokens that the same milliseconds bring anyway."""
-    needed = committed * slot_ms / cycle_ms
-    return [{"slot": j, "returns": p, "needed": needed, "pays": p > needed} for j, p in enumerate(curve, 1)]
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> dict:

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from . import rows
-from .rows import Count, Row, Seconds
+from .rowtypes import Count, Row, Seconds
 
 
 class LaunchRow(Row):
@@ -61,6 +60,3 @@ class ForcedRow(Row):
         if {len(self.windows), len(self.matches), len(self.l1_k4)} != {self.blocks} or {len(m) for m in self.matches} != {len(self.l1_by_slot)}:
             raise ValueError(f"{len(self.windows)} windows, {len(self.matches)} matches and {len(self.l1_k4)} distances for {self.blocks} blocks")
         return self
-
-
-ROWS: dict[str, type[Row]] = rows.ROWS | {"launch": LaunchRow, "forced": ForcedRow}

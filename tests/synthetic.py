@@ -26,6 +26,16 @@ def short_prompts(protocol):
     return short_prompts
 
 
+def stopping(at: int, whole: int | None = None):
+    """A progress that is interrupted after ``at`` rows, and asserts that there are to be ``whole``."""
+    def progress(done, total, label):
+        assert whole in (None, total)
+        if done == at:
+            raise KeyboardInterrupt
+
+    return progress
+
+
 def decode_row(rng: random.Random, arm: str, prompt: str, repeat: int, tokens: int, looped: float, rate: float) -> dict:
     k, accepted, committed = (int(arm.rsplit("_k", 1)[1]) if "_k" in arm else 0), [], []
     while k and sum(committed) < tokens:

@@ -26,16 +26,10 @@ def measured(short_prompts, tmp_path_factory):
     """A tiny measurement that is killed twice on its way."""
     journal = tmp_path_factory.mktemp("u2") / "act4u2.journal"
 
-    def stop(at):
-        def progress(done, total, label):
-            if done == at:
-                raise KeyboardInterrupt
-        return progress
-
     # within the four commits of one width and count, and within the arms of one prompt
     for at, resume in ((6, False), (35, True)):
         with pytest.raises(KeyboardInterrupt):
-            act4u2.measure(PARAMS, journal, stop(at), resume=resume)
+            act4u2.measure(PARAMS, journal, synthetic.stopping(at), resume=resume)
     before = journal.read_text().splitlines()[1:]
     with pytest.raises(BadInput, match="another configuration"):
         act4u2.measure(PARAMS | {"tokens": 11}, journal, resume=True)

@@ -83,17 +83,9 @@ def test_rows_made_under_other_rules_are_refused(measured):
 def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path, measured):
     """Killed in the diagnostic and among the costs, within a prompt."""
     journal = tmp_path / "act4u6.journal"
-
-    def stop(at):
-        def progress(done, total, label):
-            assert total == 2 * (5 * CONTEXTS + 33 + 10)
-            if done == at:
-                raise KeyboardInterrupt
-        return progress
-
     for n, at in enumerate((7, 60)):
         with pytest.raises(KeyboardInterrupt):
-            act4u6.measure(PARAMS, journal, stop(at), resume=n > 0)
+            act4u6.measure(PARAMS, journal, synthetic.stopping(at, 2 * (5 * CONTEXTS + 33 + 10)), resume=n > 0)
     first = [row for row in map(json.loads, journal.read_text().splitlines()[1:]) if "kind" in row]  # the others are readings of the machine
     assert len(first) == at
     file = load_rows(act4u6.measure(PARAMS, journal, resume=True))

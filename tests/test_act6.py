@@ -24,20 +24,12 @@ short_prompts = synthetic.short_prompts(act6)
 def measured(short_prompts, tmp_path_factory):
     """Killed in the counts and between two sections of a prompt, and gone on with each time."""
     journal = tmp_path_factory.mktemp("act6") / "act6.journal"
-
-    def stop(at):
-        def progress(done, total, label):
-            assert total == len(act6.CHAINS) + 2 * ARMS
-            if done == at:
-                raise KeyboardInterrupt
-        return progress
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(act6, "load_target", lambda name, dtype: hybrid())
-        patch.setattr(act6, "load_drafters", lambda target: ({"uno": uno(target), "dflash": make("dflash", target)}, dict.fromkeys(act6.FILES, "0" * 64)))
+        patch.setattr(act6, "load_drafters", lambda target, names: ({"uno": uno(target), "dflash": make("dflash", target)}, dict.fromkeys(names, "0" * 64)))
         for at, resume in ((3, False), (7 + 14, True)):
             with pytest.raises(KeyboardInterrupt):
-                act6.measure(PARAMS, journal, stop(at), resume=resume)
+                act6.measure(PARAMS, journal, synthetic.stopping(at, len(act6.CHAINS) + 2 * ARMS), resume=resume)
         with pytest.raises(BadInput):
             act6.measure(PARAMS | {"tokens": 7}, journal, resume=True)
         return load_rows(act6.measure(PARAMS, journal, resume=True))

@@ -12,7 +12,7 @@ import synthetic
 from book_tools import REPOSITORY, tree
 from specdecode_nb import cli, paths
 from specdecode_nb.book import acts, notebooks
-from specdecode_nb.book.errors import RunFailed
+from specdecode_nb.errors import RunFailed
 from specdecode_nb.records import Journal, load_rows, save_rows
 
 
@@ -301,3 +301,9 @@ def test_build_run_figures_and_check_of_a_small_book(capsys, tmp_path, monkeypat
 def test_the_commands_of_the_contract_are_there():
     text = cli.parser().format_help()
     assert all(word in text for word in ("list", "run", "figures", "generate", "check", "doctor")) and (REPOSITORY / "pyproject.toml").exists()
+
+
+def test_the_readme_names_every_module_and_package():
+    folder, text = REPOSITORY / "specdecode_nb", (REPOSITORY / "README.md").read_text()
+    names = {f"`{p.stem}`" for p in folder.glob("[!_]*.py")} | {f"`{p.parent.name}/`" for p in folder.glob("*/__init__.py")}
+    assert len(names) > 40 and not {name for name in names if name not in text}

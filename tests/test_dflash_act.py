@@ -46,7 +46,7 @@ def toys(short_prompts):
     found = {"dflash": knowing("dflash"), "mtp": knowing("mtp"), "uno": uno(TOY)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dflash, "load_target", lambda name, dtype: TOY)
-        patch.setattr(dflash, "load_drafters", lambda target: (found, dict.fromkeys(found, "0" * 64)))
+        patch.setattr(dflash, "load_drafters", lambda target, **_: (found, dict.fromkeys(found, "0" * 64)))
         patch.setattr(dflash, "COST_REPEATS", REPEATS)
         yield
 
@@ -116,17 +116,9 @@ def test_a_killed_run_goes_on_from_its_finished_rows(tmp_path, measured):
     """Killed among the costs of cycles, between arms of a prompt, and among the single forwards."""
     journal, few = tmp_path / "dflash.journal", PARAMS | {"prompts": 1, "tokens": 6}
     whole = 5 + len(ARMS) + REPEATS * len(FORWARDS)
-
-    def stop(at):
-        def progress(done, total, label):
-            assert total == whole
-            if done == at:
-                raise KeyboardInterrupt
-        return progress
-
     for n, at in enumerate((3, 8, 20)):
         with pytest.raises(KeyboardInterrupt):
-            dflash.measure(few, journal, stop(at), resume=n > 0)
+            dflash.measure(few, journal, synthetic.stopping(at, whole), resume=n > 0)
     first = [row for row in map(json.loads, journal.read_text().splitlines()[1:]) if "kind" in row]  # the others are readings of the machine
     file = load_rows(dflash.measure(few, journal, resume=True))
     assert len(first) == at and file.rows[:at] == first and len(file.rows) == whole

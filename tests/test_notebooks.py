@@ -11,8 +11,7 @@ import pytest
 from book_tools import HEADER, PARAMETERS, REPOSITORY, SMALL, tree
 from specdecode_nb import paths
 from specdecode_nb.book import acts, check, digests, notebooks
-from specdecode_nb.book.errors import RunFailed
-from specdecode_nb.errors import BadInput
+from specdecode_nb.errors import BadInput, RunFailed
 from specdecode_nb.records import save_rows
 
 BODY = "# %%\nx = 1\n"

@@ -29,8 +29,8 @@ tokens = 128                         # new tokens a prompt
 repeats = 1                          # passes over the prompts, arms interleaved
 prompts = 27                         # prompts of the suite, 1 to 27
 dtype = "float32"                    # number format of the target: float32 or bfloat16
-part = "sweep"                       # what measure=True measures: the sweep over blocks and rules, or the rest
-block = 8                            # rest: block width in rows
+part = "sweep"                       # what measure=True measures: the sweep over blocks and rules, the rest, or peers
+block = 8                            # rest and peers: block width in rows
 rest_prompts = 4                     # rest: prompts of every section but the contexts
 contexts = [512, 2048, 8192, 26000]  # rest: tokens of the prompt
 lengths = [64, 256, 1024]            # rest: new tokens a prompt
@@ -44,7 +44,7 @@ import pandas as pd
 
 from specdecode_nb import criteria, statistics
 from specdecode_nb.book import block as blockwise
-from specdecode_nb.book import draw, palette, published, regimes, rest, staging, start, sweep
+from specdecode_nb.book import beside, draw, overview, palette, peers, published, regimes, rest, staging, start, sweep
 from specdecode_nb.book.page import Computed
 
 page = start("dflash", globals())
@@ -524,7 +524,7 @@ page.note("The strategic position")
 #
 # What to measure is clear from the cells above: precision and drafting crossed, one drafter in all cells, prompt and output length varied apart, arms interleaved on every prompt. A drafter of the
 # kind described above was trained for this repository's own small target, and so was a chained head. The rules were fixed in `data/criteria/dflash.json` and
-# `data/criteria/dflash_rest.json` before the rows, and the rows carry their digests. Verdicts are *holds*, *does NOT hold* and *not decidable*; with an interval, all of it has to say the same.
+# `data/criteria/dflash_rest.json`, those of its peers in `data/criteria/dflash_peers.json`, before the rows, and the rows carry their digests. Verdicts are *holds*, *does NOT hold* and *not decidable*; with an interval, all of it has to say the same.
 #
 # Names: **block B** is the block-diffusion drafter with $B$ rows, the anchor counted, so $B-1$ drafted tokens. **MTP-3** is the head of three chained links. **K=4** is the adapter of
 # [Act IV-U](act4u.ipynb), which drafts with a full forward of the target. In the sweep, speed is against the faster of two plain loops. A prompt is **loop-free** if plain decoding of it hardly repeats itself (the detector of
@@ -706,6 +706,33 @@ if page.rows:
     told(page.rows, "rule-value", "rule-mlx-vlm", "rule-dflash-mlx")
 
 # %% [markdown]
+# ### A real language model beside it
+#
+# The same sweep on SmolLM2-135M-Instruct, attention alone, whose weights come out of a package registry, with English prompts and a drafter trained on the model's own continuations. One origin a
+# column; costs are in plain steps of that column's own run.
+
+# %%
+real = page.borrowed("dflash", beside.REAL)
+if page.rows and real and real.target != page.rows.target:
+    sweeps = {f.target: blockwise.sweep_rows(f) for f in (page.rows, real)}
+    shared = [b for b in blockwise.fixed(sweeps[real.target]) if b in blockwise.fixed(decoded)]
+    arms_ = {f"block {b}": f"dflash_b{b}" for b in shared} | {"K=4": blockwise.ADAPTER, "lookup": blockwise.LOOKUP}
+    ratios = {"block 5": {("block 5", "× plain"): f"{page.value('df_ratios', 'low', comparison='drafting alone (4-bit with / without drafting)'):.2f} to "
+                                                 f"{page.value('df_ratios', 'high', comparison='drafting alone (4-bit with / without drafting)'):.2f}"}}
+    origins = {"published (the post)": ratios["block 5"]} | {name: beside.measured(rows_, {n: a for n, a in arms_.items() if sweep.arm_rows(rows_, a)}) for name, rows_ in sweeps.items()}
+    page.show(beside.columns(origins), "beside", "Block diffusion on three models, one origin a column: speed-up over the faster plain arm with its 95 % interval over prompts, acceptance, and what a cycle costs",
+              sources=[page.published, page.rows, real])
+    told_ = {o.criterion.id: o for o in beside.outcomes(None, real)}
+    page.number("real_dflash", told_["dflash"].text, source=real.name)
+    page.say(f"The rule fixed for the real model: {told_['dflash'].criterion.statement}: **{told_['dflash'].word}**, [[real_dflash]].")
+    rows_ = statistics.loop_free(sweeps[real.target])
+    page.show(blockwise.goals([("loop-free", rows_, blockwise.best(rows_), float(told_["dflash"].criterion.rule.threshold))]), "beside-short",
+              "The real model's fastest block on loop-free text: its two factors, and what each would have to be for the threshold if the other stayed",
+              {c: ".2f" for c in ("end to end", "tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")} | {"wanted": ".1f"}, sources=[real])
+elif page.rows and not real:
+    page.say("No rows of the real model have been measured here yet: `specdecode-nb run dflash -p measure=true -p target=smollm2-135m` makes them.")
+
+# %% [markdown]
 # ### Precision and drafting, crossed
 #
 # From here on, the second measurement: one drafted arm beside this package's plain loop. The same target in full precision, in 8 bits and in 4, each decoded plain and with the same drafter, on the same
@@ -807,6 +834,35 @@ if more:
     page.show(regimes.machine(more).replace({"condition": words}), "machine", "By condition: speeds, each over its quiet one, the factor with its interval and over the quiet one",
               {"plain": ".1f", "drafted": ".1f", **{c: ".3f" for c in ("factor", "low", "high", "acceptance", "mean accepted prefix", "plain / quiet", "drafted / quiet", "factor / quiet")}}, sources=[more])
     told(more, "machine-priority", "machine-priority-ratio", "machine-core", "machine-core-ratio")
+
+# %% [markdown]
+# ### Peers beside it
+#
+# Three other projects on the same target and prompts. [mlx-lm](https://github.com/ml-explore/mlx-lm)'s `speculative_generate_step` drafts with a small model, token by token; it has to trim every cache of its
+# target, and says so where it cannot, as with a recurrent state. Where it decodes, this package's decoder drafts with the same small model beside it, so the two loops can be told from the drafter.
+# [dflash-mlx](https://github.com/bstnxbt/dflash-mlx) and the MLX part of [dflash](https://github.com/z-lab/dflash), by the authors of such drafters, are runtimes for block drafters, written for Apple GPUs.
+# They get our drafter and our block. They patch mlx-lm's classes, so each is measured in a process of its own, beside plain decoding there, and only where it is installed; `environment.md` says what was
+# found about both on this platform.
+# Equal texts do not prove equal states, so each runtime also undoes a part of a verified block, after which its caches are compared with those of plain steps.
+# All rows pass the same audit; an arm of which one text leaves plain decoding by more than a tie has no speed.
+
+# %%
+with_peers = ([page.parts["peers"]] if page.measured("peers") else []) + [file for name, file in overview.rows_of("dflash_peers").items() if name != target]
+for file in with_peers:
+    key = f"peers_{file.target}".replace("-", "_")
+    page.number(f"{key}_prompts", len(file.config["prompts"]), "d", "prompts", file.name)
+    page.number(f"{key}_tokens", file.config["tokens"], "d", "tokens", file.name)
+    page.say(f"On **{file.target}**, {file.config['dtype']}: [[{key}_prompts]] prompts, [[{key}_tokens]] new tokens" + (", **a reduced run**." if file.config["reduced"] else "."))
+    page.show(peers.speeds(file), f"peers-{file.target}", f"Peers on {file.target}: speed against the faster plain loop of the same process with its 95 % interval over prompts, acceptance, tokens per cycle, and the audit",
+              {"tok/s": ".1f", **{c: ".3f" for c in ("x plain", "low", "high", "accepted / drafted")}, "tokens per cycle": ".2f"}, sources=[file])
+    if len(undone := peers.states(file)):
+        page.show(undone, f"peers-states-{file.target}", "Caches of the runtimes once a part of a verified block is undone, against those of one row at a time: largest error of any cache, relative to its largest entry",
+                  {c: ".1e" for c in undone.columns[2:]}, sources=[file])
+
+# %%
+if with_peers:
+    page.show(peers.told(with_peers), "peers-told", "Which peers ran, and what stopped the others in their own words", sources=with_peers)
+    page.show(peers.closing(with_peers), "peers-closing", "Peers: hypotheses by rules fixed before the rows", sources=[criteria.load("dflash_peers"), *with_peers])
 
 # %% [markdown]
 # ### Every hypothesis, both verdicts

@@ -223,9 +223,9 @@ BLOCKS = (
     Param("repeats", int, 1, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("prompts", int, 27, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     *(p for p in MEASURED if p.name == "dtype"),
-    Param("part", str, "sweep", "what to measure: the sweep over blocks and rules, or the rest (precisions, contexts, lengths, modified targets, loads)",
-          choices=("sweep", "rest")),
-    Param("block", int, 8, "block width of the rest, part=rest", "rows", 2, 64),
+    Param("part", str, "sweep", "what to measure: the sweep over blocks and rules, the rest (precisions, contexts, lengths, modified targets, loads), or peers",
+          choices=("sweep", "rest", "peers")),
+    Param("block", int, 8, "block width, part=rest and part=peers", "rows", 2, 64),
     Param("rest_prompts", int, 4, "prompts of every section but the contexts, part=rest", "", 1, 27),
     Param("contexts", list, [512, 2048, 8192, 26000], "prompt lengths, varied with the new tokens as they are, part=rest", "tokens", 16, 32000),
     Param("lengths", list, [64, 256, 1024], "new tokens a prompt, varied with the prompts as they are, part=rest", "tokens", 1, 4096),
@@ -269,18 +269,25 @@ def training(act: str, defaults: dict[str, Any], /, *more: Param, **reduced) -> 
 
 
 START = Param("start_steps", int, 400, "steps of the launch at K=4 that all others go on from", "steps", 1, 100000)
+UNCERTAINTY = (
+    *MEASURED[:2],
+    Param("windows", int, 810, "windows of each of the three strata; the criteria ask for 512", "windows", 20, 100_000),
+    Param("seed", int, 20260908, "of the documents, the noise, the rates and the split", "", 0, 2**31 - 1),
+    *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
                   "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),
+    "rprm1": Act("rprm1", UNCERTAINTY, "specdecode_nb.protocols.rprm1:measure", {"windows": 60}),
     "act4u2": Act("act4u2", UNDO, "specdecode_nb.protocols.act4u2:measure",
                   {"tokens": 24, "repeats": 1, "prompts": 9, "block_sizes": [2, 4], "widths": [3, 5, 9], "commits": 5}),
     "act4u6": Act("act4u6", DECOUPLED, "specdecode_nb.protocols.act4u6:measure", {"tokens": 32, "repeats": 1, "cost_repeats": 1, "prompts": 9}),
     "dflash": Act("dflash", BLOCKS, "specdecode_nb.protocols.dflash:measure",
                   {"tokens": 48, "prompts": 9, "blocks": [4, 5, 16], "rest_prompts": 2, "contexts": [512, 2048], "lengths": [32, 128]},
-                  {"rest": "specdecode_nb.protocols.dflash_rest:measure"}),
+                  {"rest": "specdecode_nb.protocols.dflash_rest:measure", "peers": "specdecode_nb.protocols.peers:measure"}),
     "act5": Act("act5", IDENTITY, "specdecode_nb.protocols.act5:measure",
                 {"tokens": 8, "prompts": 3, "identity_tokens": 600, "identity_prompts": 1, "widths": [2, 8]},
                 title="Act V: never wrong", question="Is drafted decoding the target's own decoding bit for bit, where it must be, where it can only be audited, and on any backend if asked?"),

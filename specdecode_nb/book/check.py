@@ -12,10 +12,9 @@ from pathlib import Path
 import nbformat
 
 from .. import criteria, paths
-from ..errors import BadInput
+from ..errors import BadInput, RunFailed
 from ..records import load_rows, parse, read_text, sha256
 from . import acts, digests, notebooks, numbers, published
-from .errors import RunFailed
 from .page import measured_path
 
 BOOK = ("overview", *acts.reading())  # what has to have a source and a notebook

@@ -18,24 +18,17 @@ RATIOS = (("exact", "ar"), ("dflash_b8_exact", "exact"), ("dflash_b8_exact", "ar
 
 def only(file: RowFile, kind: str, **fields) -> list[dict]:
     """Rows of ``kind`` whose fields have these values."""
-    return [r for r in file.of(kind) if all(r[name] == value for name, value in fields.items())]
+    return st.only(file.of(kind), **fields)
 
 
 def total(rows: Sequence[dict], name: str) -> int:
     return sum(r[name] or 0 for r in rows)
 
 
-def grouped(rows: Sequence[dict], *names: str) -> dict[tuple, list[dict]]:
-    found: dict[tuple, list[dict]] = {}
-    for r in rows:
-        found.setdefault(tuple(r[name] for name in names), []).append(r)
-    return found
-
-
 def identity(rows: Sequence[dict], *names: str) -> pd.DataFrame:
     """Identity rows summed over groups: tokens and numbers of the caches that were compared, and how many of them differ."""
     return frame([dict(zip(names, group)) | {"texts": len(g), "tokens": total(g, "tokens"), "accepted drafts": total(g, "accepted"), "tokens differing": total(g, "token_mismatches"),
-                  "numbers in caches": total(g, "states"), "numbers differing": total(g, "state_mismatches")} for group, g in grouped(rows, *names).items()])
+                  "numbers in caches": total(g, "states"), "numbers differing": total(g, "state_mismatches")} for group, g in st.by(rows, *names).items()])
 
 
 def reference(file: RowFile) -> list[dict]:
@@ -55,7 +48,7 @@ def noise(file: RowFile) -> pd.DataFrame:
     return frame([{"dtype": dtype, "rows": width, "positions": total(g, "positions"), "changed": 100 * total(g, "rows_changed") / total(g, "positions"),
                    "median change": max(r["median_change"] for r in g), "largest change": max(r["largest_change"] for r in g),
                    "largest logit": max(r["largest_logit"] for r in g), "other best token": total(g, "flips")}
-                  for (dtype, width), g in grouped(file.of("width_noise"), "dtype", "width").items()], changed="% of positions")
+                  for (dtype, width), g in st.by(file.of("width_noise"), "dtype", "width").items()], changed="% of positions")
 
 
 def tau(file: RowFile, dtype: str) -> float:
@@ -66,7 +59,7 @@ def tau(file: RowFile, dtype: str) -> float:
 def audited(file: RowFile) -> pd.DataFrame:
     """By type and arm: positions, ties, flips, the worst of them against the noise, and how far verified rows were off."""
     entries = []
-    for (dtype, arm), g in grouped(file.of("audit"), "dtype", "arm").items():
+    for (dtype, arm), g in st.by(file.of("audit"), "dtype", "arm").items():
         limit, gaps = tau(file, dtype), [gap for r in g for gap in r["flip_gaps"]]
         entries.append({"dtype": dtype, "arm": arm, "texts": len(g), "positions": total(g, "positions"), "exact ties": total(g, "exact_ties"),
                         "other texts": sum(r["first_divergence"] is not None for r in g), "flips": len(gaps), "worst gap": max(gaps, default=None), "noise": limit,
@@ -103,7 +96,7 @@ def texts(file: RowFile) -> pd.DataFrame:
     """Plain decoding on the grid against ordinary plain decoding, by model, BLAS and type."""
     rows = only(file, "identity", section="exact", against="plain")
     return frame([{"model": model, "BLAS": blas, "dtype": dtype, "texts": len(g), "other texts": sum(r["token_mismatches"] > 0 for r in g), "tokens": total(g, "tokens"),
-                   "before the first difference": total(g, "prefix")} for (model, blas, dtype), g in grouped(rows, "model", "blas", "dtype").items()],
+                   "before the first difference": total(g, "prefix")} for (model, blas, dtype), g in st.by(rows, "model", "blas", "dtype").items()],
                  **{"before the first difference": "tokens"})
 
 

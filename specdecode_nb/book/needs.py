@@ -13,14 +13,14 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, rest, sampled, staging, sweep, trained, undo
+from . import block, identity, imported, peers, rest, sampled, staging, sweep, trained, uncertainty, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
 COMMON = {"prompts": list[str], "tokens": int, "dtype": str, "reduced": bool}
 ORIGIN = ("drafter.name",)
 MACHINES = ("drafter.name", "target.name", "target.parameters", "target.dtype", "machine.class", "versions.mlx", "blas.name")
-UNITS = ("prompt_id", "repeat", "at")
+UNITS = ("prompt_id", "repeat", "at", "window")
 SOME = 4  # of a long list in the sentence
 
 
@@ -174,6 +174,8 @@ NEEDS = {
          "wide_draft": (("condition", "draft_width"), lambda c: [("redraw", 4), *(("decoder", w) for w in dict.fromkeys([4, *c["drafts"]]))]),
          "cost": (("forward", "width"), lambda c: [*(("verify", w) for w in range(1, 18)), *(("draft", w) for w in range(1, 17))])},
         COMMON | {"drafts": list[int]}, fields={"decode": ("overhead_seconds",), **{a: ("draft_width",) for a in staging.STAGED}}, rules="act4u6"),
+    "rprm1": Needs({"slots": (("stratum",), lambda c: [(s,) for s in uncertainty.LABELS])},
+                   {"windows": int, "seed": int, "vocab": int, "strata": list[str], "dtype": str, "reduced": bool}, MACHINES, rules="rprm1"),
     "dflash": Needs(
         {"decode": (("arm",), lambda c: arms(*PLAIN, "mtp3", "uno_k4", *(f"dflash_b{b}" for b in c["blocks"]), *block.RULES.values(), "ngram2_k4")),
          "cycle_cost": (("width",), lambda c: [(0,), *((b,) for b in c["blocks"])]),
@@ -184,6 +186,9 @@ NEEDS = {
                                                    for a in arms("ar", f"dflash_b{c['block']}", section=s)]),
          "text_effect": (("precision",), lambda c: [(name,) for name in c["bits"]])},
         COMMON | {"block": int, "lengths": list[int], "contexts": list[int], "bits": dict}, MACHINES, rules="dflash_rest"),
+    "dflash_peers": Needs(
+        {"decode": (("section", "arm"), lambda c: arms(*PLAIN, section=peers.SECTION)), "peer": (("peer",), lambda c: [("mlx-lm",), *((name,) for name in peers.RUNTIMES)])},
+        COMMON | {"block": int, "drafts": list[int], "arms": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "dflash_peers"),
     "act5": Needs(
         {"decode": (("section", "arm"), lambda c: arms(*PLAIN, "exact", "uno_k4", "uno_k4_exact", "dflash_b8", "dflash_b8_exact", section="price")),
          "identity": ((), lambda c: []),

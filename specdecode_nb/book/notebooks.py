@@ -26,10 +26,9 @@ from nbformat import NotebookNode
 import specdecode_nb
 
 from .. import paths
-from ..errors import BadInput
+from ..errors import BadInput, RunFailed
 from ..records import parse, read_text, sha256, write_atomic
 from . import acts, digests, numbers
-from .errors import RunFailed
 from .page import COMMAND, OUT
 
 TIMEOUT = 1800  # seconds for one cell; a measurement in a notebook may take that long

@@ -9,13 +9,13 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, identity, palette, published, regimes, rest, sampled, staging, sweep, trained, undo, verdicts
+from . import block, identity, palette, peers, published, regimes, rest, sampled, staging, sweep, trained, uncertainty, undo, verdicts
 
-BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
+BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest", "dflash_peers")}  # further row files of an Act
 JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
-          "act5": identity.outcomes, "act6": sampled.outcomes,
+          "act5": identity.outcomes, "act6": sampled.outcomes, "rprm1": uncertainty.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
-          "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file),
+          "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file), "dflash_peers": peers.outcomes,
           **dict.fromkeys(trained.NUMBERS, trained.outcomes)}  # row files with rules of their own
 
 
@@ -101,6 +101,12 @@ def elsewhere(judged: Judged) -> str:
             f"on the target modified most {amount(judged['modified-pays'])}")
 
 
+def beside(judged: Judged) -> str:
+    """Peers beside Act DFlash: mlx-lm with a draft model, and the other runtime of block drafters."""
+    return (f"mlx-lm with a small draft model {amount(judged['mlx-lm-pays'])} x plain; the block drafter {amount(judged['block-over-mlx-lm'])} of that; "
+            f"after undoing, states off by {amount(judged['dflash-mlx-states'], '.0e')} in dflash-mlx, {amount(judged['z-lab-states'], '.0e')} in z-lab's runtime")
+
+
 def exactness(judged: Judged) -> str:
     """Act V: bits on the reference BLAS, flips beyond the noise elsewhere, exact decoding and its price."""
     return (f"{amount(judged['V-2'], ',d')} of {amount(judged['V-1'], ',d')} drafted tokens differ on the reference BLAS, {amount(judged['V-6'], 'd')} and {amount(judged['V-7'], 'd')} flips beyond "
@@ -135,7 +141,14 @@ def launched(judged: Judged) -> str:
             f"{amount(judged['draw-seed'], '.3f')} by seed")
 
 
-FINDINGS = {"act4u": learned, "act4u3": longer, "act4u4": horizon, "act4u5": launched, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+def signalled(judged: Judged) -> str:
+    """RPRM Stage 1: what the entropy adds to the offset, on text and on the target's own."""
+    sure = not judged["Verdict"].word.startswith("not decidable")
+    return (f"the drafter's entropy adds {amount(judged['3-full'], '+.3f')} AUROC to the offset, {amount(judged['3-own'], '+.3f')} on the target's own text"
+            + (f": {uncertainty.GRADES[judged['Verdict'].value]} by the published rules" if sure else ""))
+
+
+FINDINGS = {"act4u": learned, "act4u3": longer, "act4u4": horizon, "act4u5": launched, "rprm1": signalled, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "dflash_peers": beside}
 
 
 def recipes(file: RowFile) -> str:

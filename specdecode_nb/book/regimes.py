@@ -13,7 +13,8 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from ..rows import WHOLE
-from .rest import Found, acceptance_of, over_prompts, section
+from ..statistics import only
+from .rest import Found, acceptance_of, gathered, over_prompts, section
 from .sweep import arm_rows, frame
 
 Rows = Sequence[dict]
@@ -45,11 +46,6 @@ def factor(rows: Rows, measure: Callable[[dict], float] = st.tokens_per_second) 
 def accepted(rows: Rows) -> float:
     """Accepted over drafted of the drafted arm, its cycles pooled."""
     return acceptance_of(rows, drafted(rows)[0]["arm"])
-
-
-def only(rows: Rows, **fields) -> list[dict]:
-    """The rows that have these values."""
-    return [r for r in rows if all(r[name] == value for name, value in fields.items())]
 
 
 def values(rows: Rows, name: str) -> list:
@@ -165,12 +161,7 @@ def outcomes(rules: criteria.Criteria, file: RowFile) -> list[criteria.Outcome]:
 
 def metrics(file: RowFile) -> dict[str, Found]:
     """Every metric that the rows can give, by the name the criteria use."""
-    found: dict[str, Found] = {}
-    for part in (of_precision, of_text, of_contexts, of_lengths, of_modified, of_machine):
-        found |= part(file)
-    checked = [r for r in file.of("decode") if r["arm"] != "ar"]
-    found["beyond_one_ulp"] = st.audit(checked)["beyond one ULP"], None, None, len(checked)
-    return found
+    return gathered(file, of_precision, of_text, of_contexts, of_lengths, of_modified, of_machine)
 
 
 def of_precision(file: RowFile) -> dict[str, Found]:

@@ -189,12 +189,14 @@ def outcomes(rules: criteria.Criteria, file: RowFile) -> list[criteria.Outcome]:
 
 def metrics(file: RowFile) -> dict[str, Found]:
     """Every metric that the rows can give, by the name the criteria use."""
-    found: dict[str, Found] = {}
-    for part in (of_controls, of_policies, of_lengths, of_contexts):
-        found |= part(file)
+    return gathered(file, of_controls, of_policies, of_lengths, of_contexts)
+
+
+def gathered(file: RowFile, *parts: Callable[[RowFile], dict[str, Found]]) -> dict[str, Found]:
+    """The metrics of every part, and the rows whose divergence is beyond arithmetic."""
     checked = [r for r in file.of("decode") if r["arm"] != "ar"]
-    found["beyond_one_ulp"] = st.audit(checked)["beyond one ULP"], None, None, len(checked)
-    return found
+    beyond = st.audit(checked)["beyond one ULP"], None, None, len(checked)
+    return {name: value for part in parts for name, value in part(file).items()} | {"beyond_one_ulp": beyond}
 
 
 def of_controls(file: RowFile) -> dict[str, Found]:

@@ -30,7 +30,7 @@ def width(arm: str) -> int:
 
 
 def arm_rows(rows: Sequence[dict], arm: str) -> list[dict]:
-    return [r for r in rows if r["arm"] == arm]
+    return st.only(rows, arm=arm)
 
 
 def best(rows: Sequence[dict]) -> str:

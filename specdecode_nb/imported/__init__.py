@@ -16,29 +16,15 @@ from .. import statistics as st
 from ..book import published
 from ..errors import BadInput
 from ..records import save_rows, write_atomic
-from ..rows import Strict
+from ..rowtypes import Strict
 from . import compare, convert, folder
 from .folder import Source
 from .stream import REMEDY, counted
 
 PROJECT, RELEASE = "qwen-block-diffusion-lab", "diffusion-specdecode-v0.1"
 MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-SETTINGS = (
-    "tokens",
-    "repeats",
-    "warmup",
-    "block_sizes",
-    "token_counts",
-    "allowed",
-    "default_k",
-    "entropy_low",
-    "entropy_high",
-    "noise_stream_seed",
-    "transaction_mode",
-    "include_truncate",
-    "tag",
-    "command",
-)
+SETTINGS = ("tokens", "repeats", "warmup", "block_sizes", "token_counts", "allowed", "default_k", "entropy_low", "entropy_high", "noise_stream_seed",
+            "transaction_mode", "include_truncate", "tag", "command")
 AGREEMENT = "agreement.csv"
 
 
@@ -143,23 +129,17 @@ def origin(about: dict, facts: published.Published, sources: list[Source]) -> di
         raise BadInput(f"{where} names the model {model!a}, which is no owner/name; {REMEDY}.")
     digest = re.search(r"digest='([0-9a-f]{64})'.*?num_params=(\d{1,15})", o.backbone_digest or "")
     sha = about.get("adapter_sha256")
+    kept = {"commit": o.commit or o.git_sha, "branch": o.branch, "uncommitted_changes": o.git_dirty if o.dirty is None else o.dirty}
     return {
         "origin": "published",
         "project": PROJECT,
         "release": RELEASE,
         "target": {"name": model, "dtype": "bfloat16", **({"digest": digest[1], "parameters": int(digest[2])} if digest else {})},
         "drafter": {"name": "uno", **({"sha256": sha} if isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha) else {})},
-        "machine": {
-            "class": facts.setup.get("hardware", "machine not named"),
-            **{k: v for k, v in (("platform", o.platform), ("architecture", o.machine)) if v},
-        },
+        "machine": {"class": facts.setup.get("hardware", "machine not named")} | {k: v for k, v in (("platform", o.platform), ("architecture", o.machine)) if v},
         "versions": {"mlx": o.mlx} if o.mlx else {},
         "date": (o.timestamp or facts.date or "undated")[:10],
-        **{
-            k: v
-            for k, v in (("commit", o.commit or o.git_sha), ("branch", o.branch), ("uncommitted_changes", o.dirty if o.dirty is not None else o.git_dirty))
-            if v is not None
-        },
+        **{k: v for k, v in kept.items() if v is not None},
         "as_published": ["machine.class"] + ["target.name"] * (not o.model) + ["date"] * (not o.timestamp),
         "files": [{"name": s.file, "sha256": s.digest, "cut_sample": s.sample} for s in sources],
     }
@@ -196,6 +176,9 @@ def as_csv(lines: Iterable[compare.Line]) -> str:
 WORDS = {True: "yes", False: "NO", None: "not all rows here"}
 
 
+STAGES = (("proposal", "draft"), ("verify", "verify"), ("commit", "commit"), ("overhead", "overhead"))
+
+
 def recheck(rows: Iterable[dict]) -> Counter:
     """Figures that published decode rows state of themselves, by whether they follow from the lists and times of the same row, to the digits given."""
     found: Counter = Counter()
@@ -204,10 +187,7 @@ def recheck(rows: Iterable[dict]) -> Counter:
         pairs = [(stated.get("tokens_per_forward"), st.tokens_per_forward(r), 0.5e-4)]
         if cycles:
             pairs.append((stated.get("mean_committed_per_cycle"), st.mean(r["committed_per_cycle"]), 0.5e-4))
-            pairs += [
-                (stated.get(f"{theirs}_ms_per_cycle"), 1000 * r[f"{ours}_seconds"] / cycles, 0.5e-4 + 0.5e-2 / cycles)
-                for theirs, ours in (("proposal", "draft"), ("verify", "verify"), ("commit", "commit"), ("overhead", "overhead"))
-            ]
+            pairs += [(stated.get(f"{theirs}_ms_per_cycle"), 1000 * r[f"{ours}_seconds"] / cycles, 0.5e-4 + 0.5e-2 / cycles) for theirs, ours in STAGES]
             if "offered_per_cycle" in r:
                 pairs.append((r["acceptance_rate"], sum(r["accepted_per_cycle"]) / max(1, sum(r["offered_per_cycle"])), 0.5e-4))
         found.update(abs(own - value) <= limit + 1e-9 for own, value, limit in pairs if own is not None)
@@ -218,29 +198,22 @@ def told(made: Imported) -> Iterable[str]:
     """The report in lines: what was read, every table with its cells by outcome, every difference."""
     s = made.sources
     rows = [r for x in s for r in x.rows]
-    kinds = Counter(r["kind"] for r in rows)
-    yield (
-        f"Read {len(s)} files of {PROJECT}, {sum(x.sample for x in s)} of them cut samples: "
-        + ", ".join(f"{n} rows of kind {k}" for k, n in kinds.items())
-        + "."
-    )
+    kinds = ", ".join(f"{n} rows of kind {k}" for k, n in Counter(r["kind"] for r in rows).items())
+    yield f"Read {len(s)} files of {PROJECT}, {sum(x.sample for x in s)} of them cut samples: {kinds}."
     for x in s:
         for reason, n in x.left.items():
             yield f"  {x.name}: {counted(n)} left out ({reason})"
         if x.odd:
             yield f"  {x.name}: {x.odd} numbers were not finite and became null"
-    own = recheck(r for r in rows if r["kind"] == "decode")
-    if own:
+    if own := recheck(r for r in rows if r["kind"] == "decode"):
         yield f"Of the figures that decode rows state of themselves, {own[True]} of {sum(own.values())} follow from the lists and times of the same row."
-    tallied = compare.tally(made.lines)
-    if tallied:
+    if tallied := compare.tally(made.lines):
         yield ""
         yield f"{'published table':31} {'cells':>5} {'agree':>5} {'differ':>6} {'not here':>8}   worked out from"
         for (act, table), n in tallied.items():
             how = ", ".join(f"{n[h]} {h}" for h in (compare.ROWS, compare.COUNTS, compare.DERIVED, compare.READ) if n[h])
-            yield f"{act + ' ' + table:31} {n[True] + n[False] + n[None]:5} {n[True]:5} {n[False]:6} {n[None]:8}   {how or 'not all rows here'}"
-        total = sum(tallied.values(), Counter())
-        yield f"{'all':31} {total[True] + total[False] + total[None]:5} {total[True]:5} {total[False]:6} {total[None]:8}"
+            yield f"{told_of(f'{act} {table}', n)}   {how or 'not all rows here'}"
+        yield told_of("all", sum(tallied.values(), Counter()))
         yield "rows: by our statistics from decode rows; counts: from cycles by accepted tokens; derived: ratios, fits and sums of published numbers;"
         yield "read: stands in a published file as it is. A cell agrees if it rounds to the digits printed in its column."
     differing = [x for x in made.lines if x.agrees is False]
@@ -249,10 +222,11 @@ def told(made: Imported) -> Iterable[str]:
     if any(x.how == compare.DERIVED for x in differing):
         yield "(what is derived starts from printed numbers; their rounding alone can move its last digit)"
     for x in differing:
-        yield (
-            f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {x.found:.9g} | {x.how} | differs"
-            if isinstance(x.found, float)
-            else (f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {x.found} | {x.how} | differs")
-        )
+        found = f"{x.found:.9g}" if isinstance(x.found, float) else x.found
+        yield f"  {x.table} | {x.row} | {x.column} | published {x.published} | recomputed {found} | {x.how} | differs"
     yield ""
     yield "Written (published rows, none of them measured here):"
+
+
+def told_of(name: str, n: Counter) -> str:
+    return f"{name:31} {n[True] + n[False] + n[None]:5} {n[True]:5} {n[False]:6} {n[None]:8}"

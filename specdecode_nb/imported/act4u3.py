@@ -1,11 +1,12 @@
 """The published tables of Act IV-U3 from ``results/act4u3``, which holds checkpoint summaries and counts, no decode rows."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from .. import statistics as st
-from .compare import COUNTS, DERIVED, READ, Absent, Cells, Results, Table
+from .compare import COUNTS, DERIVED, READ, Cells, Results, Table, marked, spread
 
+STEM, EACH = "u3_checkpoints", ("checkpoint", "K")
 NAMES = {
     "step": "step",
     "validation TV": "val_tv",
@@ -18,11 +19,6 @@ NAMES = {
     "throughput": "tok_s_median",
     "sd across prompts": "tok_s_std",
 }
-LAST, FIRST = ("step-3200", 3200), ("step-400", 400)
-
-
-def lines(r: Results, k: int | None = None) -> list[dict]:
-    return [x for x in r.lines("u3_checkpoints") if k in (None, x["K"])]
 
 
 def accepted(r: Results) -> dict[tuple[str, int], list[int]]:
@@ -33,114 +29,69 @@ def accepted(r: Results) -> dict[tuple[str, int], list[int]]:
     return out
 
 
-def checkpoints(k: int):
+def checkpoints(k: int) -> Callable[[Results], Cells]:
     def make(r: Results) -> Cells:
-        cells: Cells = {
-            (x["checkpoint"],): {c: (x[n], READ) for c, n in NAMES.items()} | {"xAR": (x["tok_s_median"] / x["ar_baseline_tok_s"], DERIVED)}
-            for x in lines(r, k)
-        }
-        for (name, width), counted in r.maybe(lambda: accepted(r)).items():
+        cells = spread(STEM, ("checkpoint",), NAMES, K=k)(r)
+        for x in st.only(r.lines(STEM), K=k):
+            cells[x["checkpoint"],]["xAR"] = (x["tok_s_median"] / x["ar_baseline_tok_s"], DERIVED)
+        for (name, width), counted in accepted(r).items():
             if width == k and (name,) in cells:
                 mean = st.mean(counted)
-                cells[name,] |= {
-                    "mean accepted prefix": (mean, COUNTS),
-                    "free-running acceptance": (mean / (k - 1), COUNTS),
-                    "full-block rate": (st.survival(counted, k - 1)[-1], COUNTS),
-                }
+                again = {"mean accepted prefix": mean, "free-running acceptance": mean / (k - 1), "full-block rate": st.survival(counted, k - 1)[-1]}
+                cells[name,] |= marked(COUNTS, again)
         return cells
 
     return make
 
 
-def spread(columns: dict[str, str], keys: Iterable[str] = ("checkpoint",), k: int | None = None):
-    return lambda r: {tuple(x[key] for key in keys): {c: (x[n], READ) for c, n in columns.items()} for x in lines(r, k)}
-
-
 def predicted(r: Results) -> Cells:
-    return {
-        (x["checkpoint"], x["K"]): {
-            "predicted": (x["predicted_tok_s"], READ),
-            "measured": (x["tok_s_median"], READ),
-            "error": (100 * (x["predicted_tok_s"] / x["tok_s_median"] - 1), DERIVED),
-        }
-        for x in lines(r)
-    }
-
-
-def quintiles(r: Results) -> Cells:
-    cells: Cells = {}
-    for x in r.lines("u3_draftability"):
-        cells.setdefault((x["checkpoint"],), {}).update(
-            {f"q{x['quintile']}": (x["acceptance"], READ), "r(gap, agreement)": (x["pearson_gap"], READ), "r(entropy, agreement)": (x["pearson_entropy"], READ)}
-        )
+    cells = spread(STEM, EACH, {"predicted": "predicted_tok_s", "measured": "tok_s_median"})(r)
+    for entry in cells.values():
+        entry["error"] = (100 * (entry["predicted"][0] / entry["measured"][0] - 1), DERIVED)
     return cells
 
 
 def shares(r: Results) -> Cells:
-    return {key: {f"P({j})": (v, COUNTS) for j, v in enumerate(st.histogram(counted, key[1] - 1))} for key, counted in accepted(r).items()}
+    return {key: marked(COUNTS, {f"P({j})": v for j, v in enumerate(st.histogram(counted, key[1] - 1))}) for key, counted in accepted(r).items()}
 
 
-def required(checkpoint: str):
-    def make(r: Results) -> Cells:
-        cells: Cells = {}
-        for x in r.lines("u3_cost_model"):
-            if x["checkpoint"] == checkpoint:
-                cells.setdefault((x["K"],), {}).update(
-                    {
-                        f"for {x['target_speedup']:.2f}x": (x["required_per_slot_accept"], READ),
-                        "actual acceptance": (x["actual_per_slot_accept"], READ),
-                        "actual xAR": (x["actual_speedup"], READ),
-                    }
-                )
-        return cells
-
-    return make
+def required(checkpoint: str) -> Callable[[Results], Cells]:
+    names = {"for {target_speedup:.2f}x": "required_per_slot_accept", "actual acceptance": "actual_per_slot_accept", "actual xAR": "actual_speedup"}
+    return spread("u3_cost_model", ("K",), names, checkpoint=checkpoint)
 
 
 def repro(r: Results) -> Cells:
+    found = {(x["checkpoint"], x["K"]): x["tf_agree_specs"] for x in r.lines(STEM)}
     cells: Cells = {}
     for k in (2, 4):
-        old, new = ({x["checkpoint"]: x["tf_agree_specs"] for x in lines(r, k)}.get(name) for name in ("orig400", "step-400"))
-        if old is None or new is None:
-            raise Absent
-        cells[f"K={k} teacher-forced agreement",] = {
-            "archived": (old, READ),
-            "re-run": (new, READ),
-            "difference": (new - old, DERIVED),
-            "within +-0.03": (abs(new - old) <= 0.03, DERIVED),
-        }
+        old, new = found["orig400", k], found["step-400", k]
+        derived = {"difference": new - old, "within +-0.03": abs(new - old) <= 0.03}
+        cells[f"K={k} teacher-forced agreement",] = marked(READ, {"archived": old, "re-run": new}) | marked(DERIVED, derived)
     return cells
 
 
 def chain(r: Results) -> Cells:
     """Changes from step 400 to 3200 at K=4, in percent."""
-    ends = {x["checkpoint"]: x for x in lines(r, 4)}
-    first, last, cells = ends[FIRST[0]], ends[LAST[0]], {}
-    for name, column in (
-        ("validation TV", "val_tv"),
-        ("teacher-forced agreement", "tf_agree_specs"),
-        ("free-running acceptance", "free_acceptance_rate"),
-        ("TPF", "tpf"),
-        ("forwards per token", "forwards_per_token"),
-        ("tok/s", "tok_s_median"),
-    ):
-        cells[name,] = {"step 400": (first[column], READ), "step 3200": (last[column], READ), "change": (100 * (last[column] / first[column] - 1), DERIVED)}
+    ends = {x["checkpoint"]: x for x in st.only(r.lines(STEM), K=4)}
+    cells: Cells = {}
+    for name in ("validation TV", "teacher-forced agreement", "free-running acceptance", "TPF", "forwards per token", "throughput"):
+        first, last = (ends[step][NAMES[name]] for step in ("step-400", "step-3200"))
+        change = marked(READ, {"step 400": first, "step 3200": last}) | marked(DERIVED, {"change": 100 * (last / first - 1)})
+        cells["tok/s" if name == "throughput" else name,] = change
     return cells
 
 
-TABLES = tuple(
-    Table("act4u3", *spec)
-    for spec in (
-        ("u3_ck_k4", checkpoints(4)),
-        ("u3_ck_k2", checkpoints(2)),
-        ("u3_offsets", spread({"step": "step", "slot 1": "acc_plus_1", "slot 2": "acc_plus_2", "slot 3": "acc_plus_3"}, k=4)),
-        ("u3_stage", spread({"draft": "proposal_ms", "verify": "verify_ms", "commit": "commit_ms"}, ("checkpoint", "K")), 2),
-        ("u3_costcheck", predicted, 2),
-        ("u3_draft_quint", quintiles),
-        ("u3_hist", shares, 2),
-        ("u3_required", required("step-3200"), 1, ("ceiling xAR",)),
-        ("u3_required_400", required("step-400")),
-        ("u3_repro", repro, 1, (), True),
-        ("u3_chain", chain, 1, (), True),
-    )
+QUINTILES = {"q{quintile}": "acceptance", "r(gap, agreement)": "pearson_gap", "r(entropy, agreement)": "pearson_entropy"}
+TABLES = (
+    Table("u3_ck_k4", checkpoints(4)),
+    Table("u3_ck_k2", checkpoints(2)),
+    Table("u3_offsets", spread(STEM, ("checkpoint",), {"step": "step"} | {f"slot {n}": f"acc_plus_{n}" for n in (1, 2, 3)}, K=4)),
+    Table("u3_stage", spread(STEM, EACH, {"draft": "proposal_ms", "verify": "verify_ms", "commit": "commit_ms"}), keys=2),
+    Table("u3_costcheck", predicted, keys=2),
+    Table("u3_draft_quint", spread("u3_draftability", ("checkpoint",), QUINTILES)),
+    Table("u3_hist", shares, keys=2),
+    Table("u3_required", required("step-3200"), skip=("ceiling xAR",)),
+    Table("u3_required_400", required("step-400")),
+    Table("u3_repro", repro, mixed=True),
+    Table("u3_chain", chain, mixed=True),
 )

@@ -8,7 +8,7 @@ judged.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,7 @@ from .folder import Source
 from .stream import REMEDY
 
 ROWS, COUNTS, DERIVED, READ = "rows", "counts", "derived", "read"
-Cells = dict[tuple, dict[str, tuple[Any, str]]]
-
-
-class Absent(Exception):
-    """The folder lacks what a table would be worked out from."""
+Cells = dict[tuple, dict[str, tuple[Any, str]]]  # row of a published table -> column -> (value, how it was worked out)
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class Line:
 class Table:
     """How a published table is worked out: by its first ``keys`` cells a row, without ``skip``, which no raw file holds."""
 
-    act: str
     id: str
     make: Callable[[Results], Cells]
     keys: int = 1
@@ -53,78 +48,66 @@ class Table:
 
 
 class Results:
-    """An imported folder, by the stems of its files."""
+    """An imported folder, by the stems of its files. What is not in it is empty or None."""
 
     def __init__(self, sources: Iterable[Source]):
-        self.sources = {(s.stem, s.reads): s for s in sources}
+        self.sources = {s.stem: s for s in sources}
 
-    def rows(self, stem: str) -> list[dict] | None:
-        """The decode rows of a session if all of them are here."""
-        source = self.sources.get((stem, "rows"))
-        return [r for r in source.rows if r["kind"] == "decode"] if source and source.whole else None
-
-    def part(self, stem: str, key: str) -> Any:
-        """What the top level of a row file holds beside its rows, in a cut sample too."""
-        source = self.sources.get((stem, "rows"))
-        return source.about.get(key) if source else None
+    def rows(self, stem: str) -> list[dict]:
+        """The rows of a JSON file if all of them are here."""
+        source = self.sources.get(stem)
+        return source.rows if source and source.whole else []
 
     def lines(self, stem: str) -> list[dict]:
-        return self._about(stem, "csv")["lines"]
+        """Those of a CSV file."""
+        return self.sources[stem].about["lines"] if stem in self.sources else []
 
-    def document(self, stem: str, reads: str = "aggregate") -> dict:
-        return self._about(stem, reads)
+    def value(self, stem: str, *path: str | int) -> Any:
+        """What a JSON file holds at ``path``, in a list the entry of an arm; a sample that was cut counts for what it holds beside its rows."""
+        source = self.sources.get(stem)
+        found = source.about if source and not (source.sample and source.reads == "aggregate") else None
+        for key in path:
+            if isinstance(found, list) and isinstance(key, str):
+                found = {x["arm"]: x for x in reversed(found) if isinstance(x, dict) and isinstance(x.get("arm"), str)}
+            found = found.get(key) if isinstance(found, dict) else found[key] if isinstance(found, list) and key < len(found) else None
+        return found
 
-    def listed(self, stem: str, reads: str) -> list[dict]:
-        source = self.sources.get((stem, reads))
-        if source is None or not source.whole:
-            raise Absent
-        return source.rows
+    def get(self, stem: str, *path: str | int) -> float | None:
+        """The number there, if there is anything. Raises BadInput for what is no number."""
+        found = self.value(stem, *path)
+        if isinstance(found, bool) or not isinstance(found, (int, float, type(None))):
+            raise BadInput(f"{stem}.json has no number at {'.'.join(map(str, path))}; {REMEDY}.")
+        return found
 
-    def number(self, stem: str, *path: str | int, missing: float | None = None) -> float:
-        """A number of a file of aggregates by its path; ``missing`` where the last key is not there."""
-        return number(self.document(stem), stem, path, missing)
-
-    def number_of(self, stem: str, *path: str | int) -> float:
-        """A number that a row file holds beside its rows."""
-        return number(self.part(stem, path[0]), stem, path[1:])
-
-    def summary_of(self, stem: str, arm: str, *path: str) -> float:
-        """A number of the summary of one arm that a row file holds beside its rows."""
-        listed = self.part(stem, "summary")
-        for entry in listed if isinstance(listed, list) else []:
-            if isinstance(entry, dict) and entry.get("arm") == arm:
-                return number(entry, stem, path)
-        raise Absent
-
-    @staticmethod
-    def maybe(make: Callable[[], dict]) -> dict:
-        """What ``make`` gives, nothing where the folder lacks it."""
-        try:
-            return make()
-        except Absent:
-            return {}
-
-    def _about(self, stem: str, reads: str) -> dict:
-        source = self.sources.get((stem, reads))
-        if source is None or source.sample:
-            raise Absent
-        return source.about
+    def need(self, stem: str, *path: str | int) -> float:
+        """A number without which a table cannot be worked out."""
+        found = self.get(stem, *path)
+        if found is None:
+            raise KeyError(path)
+        return found
 
 
-def number(value: Any, stem: str, path: Sequence[str | int], missing: float | None = None) -> float:
-    """The number at ``path`` in ``value``. Raises Absent where there is nothing and BadInput for anything else than a number."""
-    for n, key in enumerate(path):
-        inside = isinstance(value, dict) and key in value or isinstance(value, list) and isinstance(key, int) and key < len(value)
-        if not inside:
-            if missing is not None and n == len(path) - 1 and isinstance(value, dict):
-                return missing
-            raise Absent
-        value = value[key]
-    if value is None:
-        raise Absent
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadInput(f"{stem}.json has no number at {'.'.join(map(str, path))}; {REMEDY}.")
-    return value
+# --- what several tables are made by ---
+
+def marked(how: str, values: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    return {column: (v, how) for column, v in values.items() if v is not None}
+
+
+def spread(stem: str, keys: tuple[str, ...], names: Mapping[str, str], **where) -> Callable[[Results], Cells]:
+    """Cells that stand in a CSV file: its lines with the values ``where``, a row by ``keys``. A column's name may hold values of the line in braces."""
+
+    def make(r: Results) -> Cells:
+        cells: Cells = {}
+        for x in st.only(r.lines(stem), **where):
+            cells.setdefault(tuple(x[k] for k in keys), {}).update(marked(READ, {c.format_map(x): x[n] for c, n in names.items()}))
+        return cells
+
+    return make
+
+
+def paths(stem: str, rows: Mapping[Any, Mapping[str, tuple]]) -> Callable[[Results], Cells]:
+    """Cells that stand in a JSON file, each at its path: row -> column -> path."""
+    return lambda r: {(row,): marked(READ, {column: r.get(stem, *path) for column, path in cells.items()}) for row, cells in rows.items()}
 
 
 # --- decode rows to the published summary, by its column names ---
@@ -135,16 +118,11 @@ def ms(stage: str) -> Callable[[dict], float]:
 
 def measured(rows: list[dict], control: list[dict]) -> dict[str, Any]:
     """One summary of the rows of one arm; shares and times of a row have the digits they were published with."""
-    speed = st.quantiles([st.tokens_per_second(r) for r in rows])
-    decode = lambda group: st.median_of(group, st.decode_tokens_per_second)  # noqa: E731
+    speed, decode = st.quantiles([st.tokens_per_second(r) for r in rows]), st.median_of(rows, st.decode_tokens_per_second)
     out = {
         "rows": len(rows),
-        "tok_s_median": speed["median"],
-        "tok_s_mean": speed["mean"],
-        "tok_s_sd": speed["sd"],
-        "tok_s_p25": speed["p25"],
-        "tok_s_p75": speed["p75"],
-        "decode_tok_s_median": decode(rows),
+        **{f"tok_s_{name}": speed[name] for name in ("median", "mean", "sd", "p25", "p75")},
+        "decode_tok_s_median": decode,
         "tpf_median": st.median_of(rows, lambda r: round(st.tokens_per_forward(r), 4)),
         "ms_per_token_median": st.median_of(rows, lambda r: 1000 * r["wall_seconds"] / r["tokens"]),
         "ttft_ms_median": st.median_of(rows, lambda r: 1000 * r["prefill_seconds"]),
@@ -155,66 +133,53 @@ def measured(rows: list[dict], control: list[dict]) -> dict[str, Any]:
         **{f"{stage}_ms": st.median_of(rows, ms(stage)) for stage in ("proposal", "verify", "commit", "overhead")},
     }
     if control:
-        out |= {"speedup_vs_ar": speed["median"] / st.median_of(control, st.tokens_per_second), "decode_speedup_vs_ar": decode(rows) / decode(control)}
+        out["speedup_vs_ar"] = speed["median"] / st.median_of(control, st.tokens_per_second)
+        out["decode_speedup_vs_ar"] = decode / st.median_of(control, st.decode_tokens_per_second)
     return out
 
 
-def summary(r: Results, session: str, by: str = "", clean: bool = False) -> dict[tuple, dict[str, tuple[Any, str]]]:
-    """(arm,) or (arm, value of ``by``) to every summary column with how it was worked out: from rows if all are here, else from the published CSV."""
-    field = {"max_tokens": "tokens"}.get(by, by)
+def summary(r: Results, session: str, by: str = "", clean: bool = False, **only) -> Cells:
+    """(arm, value of ``by``) to every summary column, of rows with the values ``only``: from rows if all are here, else from the published CSV."""
+    theirs = {"tokens": "max_tokens"}
     rows = r.rows(f"main_{session}")
-    if rows:
-        if clean:
-            rows = st.loop_free(rows)
-        groups: dict[tuple, list[dict]] = {}
-        for row in rows:
-            groups.setdefault((row["arm"], *([row[field]] if by else [])), []).append(row)
-        return {key: {k: (v, ROWS) for k, v in measured(group, groups.get(("ar", *key[1:]), [])).items()} for key, group in groups.items()}
-    stem = f"main_{session}_" + ("by_category" if by == "category" else "summary_clean" if clean else "summary")
-    found = {(line["arm"], *([line[by]] if by else [])): line for line in r.lines(stem)}
-    out = {key: {k: (v, READ) for k, v in line.items()} for key, line in found.items()}
-    for key, line in found.items():
-        plain = found.get(("ar", *key[1:]))
+    whole = bool(rows)
+    if whole:
+        rows = st.loop_free(rows) if clean else rows
+    else:
+        rows = r.lines(f"main_{session}_" + ("by_category" if by == "category" else "summary_clean" if clean else "summary"))
+        by, only = theirs.get(by, by), {theirs.get(k, k): v for k, v in only.items()}
+    groups = st.by([x | {"": ""} for x in st.only(rows, **only)], "arm", by)
+    if whole:
+        return {key: marked(ROWS, measured(group, groups.get(("ar", key[1]), []))) for key, group in groups.items()}
+    out = {key: marked(READ, group[-1]) for key, group in groups.items()}
+    for (_, value), entry in out.items():
         for ratio, column in (("speedup_vs_ar", "tok_s_median"), ("decode_speedup_vs_ar", "decode_tok_s_median")):
-            if plain and plain[column]:
-                out[key][ratio] = (line[column] / plain[column], DERIVED)
+            if plain := out.get(("ar", value), {}).get(column, (0,))[0]:
+                entry[ratio] = (entry[column][0] / plain, DERIVED)
     if not by and not clean:
-        for arm, accepted in counts(r, session, {arm: line["cycles"] for (arm,), line in found.items()}).items():
-            out[arm,]["mean_accepted_prefix"] = (st.mean(accepted), COUNTS)
+        for arm, accepted in counts(r, session).items():
+            out[arm, ""]["mean_accepted_prefix"] = (st.mean(accepted), COUNTS)
     return out
 
 
-def counts(r: Results, session: str, cycles: Mapping[str, int]) -> dict[str, list[int]]:
+def counts(r: Results, session: str) -> dict[str, list[int]]:
     """By arm, the accepted tokens of every cycle: from rows, or restored from the published shares, which have five digits for fewer than 2e4 cycles."""
-    rows = r.rows(f"main_{session}")
-    if rows:
+    if rows := r.rows(f"main_{session}"):
         return {arm: st.pooled(group, "accepted_per_cycle") for arm, group in st.by(rows, "arm").items() if any(x["cycles"] for x in group)}
+    cycles = {x["arm"]: x["cycles"] for x in r.lines(f"main_{session}_summary")}
     out: dict[str, list[int]] = {}
-    try:
-        lines = r.lines(f"main_{session}_histogram")
-    except Absent:
-        return {}
-    for line in lines:
-        n = line["probability"] * cycles.get(line["arm"], 0)
-        if cycles.get(line["arm"], 0) >= 20_000 or abs(n - round(n)) > 0.3:
-            raise Absent
-        out.setdefault(line["arm"], []).extend([line["accepted"]] * round(n))
+    for x in r.lines(f"main_{session}_histogram"):
+        total = cycles.get(x["arm"], 0)
+        n = x["probability"] * total
+        if total >= 20_000 or abs(n - round(n)) > 0.3:
+            return {}
+        out.setdefault(x["arm"], []).extend([x["accepted"]] * round(n))
     return {arm: accepted for arm, accepted in out.items() if len(accepted) == cycles.get(arm)}
 
 
-def columns(entry: Mapping[str, tuple[Any, str]], names: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+def pick(entry: Mapping[str, tuple[Any, str]], names: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
     """The cells of one row: published column to summary column."""
-    return {column: entry[name] for column, name in names.items() if entry.get(name, (None, ""))[0] is not None}
-
-
-def shares(r: Results, session: str, of: Callable, label: str, arms: Mapping[Any, str], most: int) -> Cells:
-    """Survival or histogram by arm; ``arms`` maps the first published cell to an arm, ``label`` makes a column of a slot."""
-    found = counts(r, session, {arm: line["cycles"][0] for (arm,), line in summary(r, session).items()})
-    how = ROWS if r.rows(f"main_{session}") else COUNTS
-    if not found:
-        raise Absent
-    start = 1 if of is st.survival else 0
-    return {(key,): {label.format(j): (v, how) for j, v in enumerate(of(found[arm], most), start)} for key, arm in arms.items() if arm in found}
+    return {column: entry[name] for column, name in names.items() if name in entry}
 
 
 # --- the comparison ---
@@ -236,27 +201,25 @@ def agrees(value: Any, found: Any, places: int) -> bool:
 
 def compare(sources: Iterable[Source]) -> list[Line]:
     """One line a published cell that raw files can give, of the Acts that ``sources`` are of; tables in their published order."""
-    from . import act4s, act4u3, act4u6, act4u6_costs
+    from . import act4s, act4u3, act4u6
 
     sources = list(sources)
     results, acts = Results(sources), {s.act for s in sources}
-    known = {(t.act, t.id): t for module in (act4s, act4u3, act4u6, act4u6_costs) for t in module.TABLES}
-    return [
-        line
-        for act in ("act4u3", "act4s", "act4u6")
-        if act in acts
-        for facts in published.load(act).facts.tables
-        if (act, facts.id) in known
-        for line in held(known[act, facts.id], facts, results)
-    ]
+    lines: list[Line] = []
+    for act, tables in (("act4u3", act4u3.TABLES), ("act4s", act4s.TABLES), ("act4u6", act4u6.TABLES)):
+        known = {t.id: t for t in tables}
+        for facts in published.load(act).facts.tables if act in acts else ():
+            if facts.id in known:
+                lines += held(act, known[facts.id], facts, results)
+    return lines
 
 
-def held(table: Table, facts: published.Table, results: Results) -> Iterator[Line]:
+def held(act: str, table: Table, facts: published.Table, results: Results) -> Iterator[Line]:
     try:
         cells = table.make(results)
     except BadInput:
         raise
-    except (Absent, KeyError, ValueError, ArithmeticError):  # no such file, no such arm in it, rows without a partner, nothing to divide by
+    except (KeyError, ValueError, ArithmeticError):  # no such number, no such arm, rows without a partner, nothing to divide by
         cells = {}
     names = [c.name for c in facts.columns]
     places = [max((digits(row[i]) for row in facts.rows if isinstance(row[i], (int, float))), default=0) for i in range(len(names))]
@@ -266,8 +229,9 @@ def held(table: Table, facts: published.Table, results: Results) -> Iterator[Lin
             if i < table.keys or value is None or names[i] in table.skip:
                 continue
             found, how = entry.get(names[i], (None, ""))
+            how = how if found is not None else ""
             judged = None if found is None else agrees(value, found, digits(value) if table.mixed else places[i])
-            yield Line(table.act, table.id, ", ".join(map(str, row[: table.keys])), names[i], value, found, how, judged)
+            yield Line(act, table.id, ", ".join(map(str, row[: table.keys])), names[i], value, found, how, judged)
 
 
 def tally(lines: Iterable[Line]) -> dict[tuple[str, str], Counter]:

@@ -15,22 +15,34 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import BadInput
 from ..records import check_row
-from ..rows import Count, Seconds, Share, Strict
+from ..rowtypes import Count, Seconds, Share, Strict
 from .stream import REMEDY
 
 Name = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+@-]{0,63}\z")]
 Words = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+@:/ -]{0,79}\z")]
 QUOTED = 60  # letters of a prompt by which audits name it
 STAGES = ("proposal", "verify", "commit", "overhead", "unattributed")
-RECORDED = (
-    "tokens_per_forward",
-    "mean_committed_per_cycle",
-    "cycle_seconds",
-    "unattributed_seconds",
-    "cycles",
-    "full_blocks",
-    *(f"{s}_ms_per_cycle" for s in STAGES),
-)
+RECORDED = ("tokens_per_forward", "mean_committed_per_cycle", "cycle_seconds", "unattributed_seconds", "cycles", "full_blocks", *(f"{s}_ms_per_cycle" for s in STAGES))
+RENAMED = {"proposal_seconds": "draft_seconds", "draft": "draft_width", "verify": "verify_width", "max_tokens": "tokens_length"}
+NOT_KEPT = {"kind", "prompt", "k", "trace", "tokens_per_forward"}
+WHERE_KNOWN = {"context_length", "draft_width", "verify_width", "divergence_tokens"}
+
+
+class Stage(Strict):
+    verify_tokens: Count
+    offered: Count
+
+
+class Cycle(Strict):
+    """One cycle of a trace, of an adaptive or confidence-recording arm or of a decoupled one."""
+
+    k: Count | None = None
+    offered: Count | None = None
+    draft_top1: list[Share] = []
+    draft_margin: list[Share] = []
+    stages: list[Stage] | None = None
+    cycle_ms: Seconds | None = None
+    unused_draft_tokens: Count | None = None
 
 
 class Decoded(Strict):
@@ -90,9 +102,11 @@ def fit(model: type[Strict], value: Any, where: str, at: str) -> Any:
 
 def prompt_id(category: str, prompt: str, context: int | None = None) -> str:
     """``category-digest``; a context of one length is one prompt."""
-    if context is not None:
-        return f"context-{context}"
-    return f"{category}-{hashlib.sha256(prompt[:QUOTED].encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"{category}-{digest(prompt)}" if context is None else f"context-{context}"
+
+
+def digest(prompt: str) -> str:
+    return hashlib.sha256(prompt[:QUOTED].encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def decode_row(value: Any, section: str, where: str, number: int, sample: bool = False) -> dict:
@@ -100,75 +114,37 @@ def decode_row(value: Any, section: str, where: str, number: int, sample: bool =
 
     Raises BadInput.
     """
-    r = fit(Decoded, value, where, f"rows[{number}]")
+    at = f"rows[{number}]"
+    r = fit(Decoded, value, where, at)
     plain = r.kind == "ar"
     row = {
         "kind": "decode",
-        "arm": r.arm,
         "section": section,
         "prompt_id": prompt_id(r.category, r.prompt, r.context_length),
-        "category": r.category,
-        "repeat": r.repeat,
-        "prompt_tokens": r.prompt_tokens,
-        "tokens": r.tokens,
-        "wall_seconds": r.wall_seconds,
-        "prefill_seconds": r.prefill_seconds,
-        "draft_seconds": r.proposal_seconds,
-        "verify_seconds": r.verify_seconds,
-        "commit_seconds": r.commit_seconds,
-        "overhead_seconds": r.overhead_seconds,
-        "forwards": r.forwards,
-        "forward_tokens": r.forward_tokens,
+        **renamed(r, NOT_KEPT, WHERE_KNOWN),
         "cycles": 0 if plain else r.cycles,
-        "accepted_per_cycle": r.accepted_per_cycle,
-        "committed_per_cycle": r.committed_per_cycle,
-        "entropy_per_cycle": r.entropy_per_cycle,
-        "replay_forwards": r.replay_forwards,
-        "ar_looped_fraction": r.ar_looped_fraction,
-        "ar_distinct_ratio": r.ar_distinct_ratio,
-        "identical_to_ar": r.identical_to_ar,
-        "first_divergence": r.first_divergence,
         "divergence_gap_ulps": None,
-        "tokens_per_second": r.tokens_per_second,
-        "acceptance_rate": r.acceptance_rate,
         "recorded": {k: v for k in RECORDED if type(v := value.get(k)) in (int, float)},
-    }
-    row |= {
-        name: v
-        for name, v in (("context_length", r.context_length), ("draft_width", r.draft), ("verify_width", r.verify), ("divergence_tokens", r.divergence_tokens))
-        if v is not None
     }
     if r.trace and (len(r.trace) == r.cycles or not sample):
         if len(r.trace) != r.cycles:
-            raise BadInput(f"{where} has {len(r.trace)} entries at rows[{number}].trace for {r.cycles} cycles; {REMEDY}.")
-        row |= traced(r.trace, where, f"rows[{number}].trace")
+            raise BadInput(f"{where} has {len(r.trace)} entries at {at}.trace for {r.cycles} cycles; {REMEDY}.")
+        row |= traced([fit(Cycle, c, where, f"{at}.trace[{n}]") for n, c in enumerate(r.trace)])
     elif not plain and r.k and r.kind in ("uno", "refine") and round(sum(r.accepted_per_cycle) / max(1, (r.k - 1) * r.cycles), 4) == r.acceptance_rate:
         row["offered_per_cycle"] = [r.k - 1] * r.cycles
-    return check_row(row, where, f"rows[{number}]")
+    return check_row(row, where, at)
 
 
-class Cycle(Strict):
-    """One cycle of a trace, of an adaptive or confidence-recording arm or of a decoupled one."""
-
-    k: Count | None = None
-    offered: Count | None = None
-    draft_top1: list[Share] = []
-    draft_margin: list[Share] = []
-    stages: list[dict] | None = None
-    cycle_ms: Seconds | None = None
-    unused_draft_tokens: Count | None = None
+def renamed(read: Strict, left: set[str], where_known: set[str] = frozenset()) -> dict:
+    """The fields that our schema has, by its names; those of ``where_known`` only where they are given."""
+    fields = {RENAMED.get(k, k): getattr(read, k) for k in type(read).model_fields if k not in left}
+    return {k: v for k, v in fields.items() if v is not None or k not in where_known}
 
 
-class Stage(Strict):
-    verify_tokens: Count
-    offered: Count
-
-
-def traced(trace: list[dict], where: str, at: str) -> dict:
+def traced(cycles: list[Cycle]) -> dict:
     """The lists by cycle that a trace adds to its row."""
-    cycles = [fit(Cycle, c, where, f"{at}[{n}]") for n, c in enumerate(trace)]
     if cycles[0].stages is not None:
-        stages = [[fit(Stage, s, where, f"{at}[{n}].stages[{m}]") for m, s in enumerate(c.stages or [])] for n, c in enumerate(cycles)]
+        stages = [c.stages or [] for c in cycles]
         return {
             "offered_per_cycle": [sum(s.offered for s in c) for c in stages],
             "stages_per_cycle": [len(c) for c in stages],
@@ -202,66 +178,23 @@ class Audited(Strict):
 def audit_row(value: Any, section: str, where: str, number: int) -> dict:
     """One entry of an audit as a row of kind ``divergence``."""
     a = fit(Audited, value, where, f"audit[{number}]")
-    row = {"kind": "divergence", "section": section, **a.model_dump(include=set(Audited.model_fields) - {"prompt"}, exclude_none=True)}
-    if a.prompt is not None:
-        row["prompt_digest"] = prompt_id("", a.prompt).lstrip("-")
-    return row
+    own = {k: v for k in Audited.model_fields if (v := getattr(a, k)) is not None and k != "prompt"}
+    return {"kind": "divergence", "section": section, **own} | ({} if a.prompt is None else {"prompt_digest": digest(a.prompt)})
 
 
 def with_gaps(rows: Iterable[dict], audit: Iterable[dict]) -> None:
     """Write the audited gap into every divergent row of ``rows`` that exactly one gap of the ``audit`` fits."""
     gaps: dict[tuple, set[float]] = {}
     for a in audit:
-        key = (
-            (a["arm"], a["repeat"], a["prompt_digest"], a["position"])
-            if "prompt_digest" in a
-            else (a["arm"], a.get("category"), a.get("max_tokens"), a["position"], a.get("ar_token"), a.get("spec_token"))
-        )
-        gaps.setdefault(key, set()).add(a["gap_in_ulps"])
+        fields = ("repeat", "prompt_digest", "position") if "prompt_digest" in a else ("category", "max_tokens", "position", "ar_token", "spec_token")
+        gaps.setdefault((a["arm"], *map(a.get, fields)), set()).add(a["gap_in_ulps"])
     for row in rows:
         if row["identical_to_ar"] is False:
-            pair = row.get("divergence_tokens", [None, None])
-            found = gaps.get((row["arm"], row["repeat"], row["prompt_id"].rsplit("-", 1)[1], row["first_divergence"])) or next(
-                (g for length in (row["tokens"], None) if (g := gaps.get((row["arm"], row["category"], length, row["first_divergence"], *pair)))), set()
-            )
+            arm, category, at, pair = row["arm"], row["category"], row["first_divergence"], row.get("divergence_tokens", [None, None])
+            keys = ((arm, row["repeat"], row["prompt_id"].rsplit("-", 1)[1], at), (arm, category, row["tokens"], at, *pair), (arm, category, None, at, *pair))
+            found = next((gaps[key] for key in keys if key in gaps), set())
             if len(found) == 1:
-                row["divergence_gap_ulps"] = next(iter(found))
-
-
-# --- aggregates ---
-
-def summaries(value: Any, table: str, path: str = "") -> Iterable[dict]:
-    """Every object of a file of aggregates as a row of kind ``summary``: its numbers, flags and short names under ``values``, where it was in ``path``."""
-    if isinstance(value, dict):
-        named = {k: v for k, v in value.items() if len(k) <= 90 and printable(k) and k != "prompt"}
-        plain = {
-            k: v
-            for k, v in named.items()
-            if v is None
-            or isinstance(v, (bool, int, float))
-            or isinstance(v, str)
-            and short(v)
-            or isinstance(v, list)
-            and v
-            and all(isinstance(x, (int, float)) or x is None for x in v)
-        }
-        if plain:
-            yield {"kind": "summary", "table": table, "path": path, "values": plain}
-        for k, v in named.items():
-            if k not in plain:
-                yield from summaries(v, table, f"{path}.{k}".lstrip("."))
-    elif isinstance(value, list):
-        for n, v in enumerate(value):
-            yield from summaries(v, table, f"{path}.{n}".lstrip("."))
-
-
-def printable(text: str) -> bool:
-    return text.isascii() and text.isprintable() and "/" not in text and "\\" not in text
-
-
-def short(text: str) -> bool:
-    """A name, number or date; sentences, prompts and paths are not copied."""
-    return len(text) <= 64 and printable(text) and text.count(" ") < 5
+                row["divergence_gap_ulps"] = min(found)
 
 
 class Looped(Strict):
@@ -280,18 +213,33 @@ class Looped(Strict):
 def loops_row(value: Any, where: str, number: int) -> dict:
     """One prompt's loop statistics as a row of kind ``loops``, with what K=4 accepted on it."""
     r = fit(Looped, value, where, f"rows[{number}]")
-    return check_row(
-        {
-            "kind": "loops",
-            "prompt_id": prompt_id(r.category, r.prompt),
-            "category": r.category,
-            "tokens_length": r.max_tokens,
-            "looped_fraction": r.looped_fraction,
-            "distinct_ratio": r.distinct_ratio,
-            "acceptance_rate": r.acceptance_rate,
-            "tokens_per_second": r.tokens_per_second,
-            "mean_accepted": r.mean_accepted,
-        },
-        where,
-        f"rows[{number}]",
-    )
+    return check_row({"kind": "loops", "prompt_id": prompt_id(r.category, r.prompt), **renamed(r, {"prompt"})}, where, f"rows[{number}]")
+
+
+# --- aggregates ---
+
+def summaries(value: Any, table: str, path: str = "") -> Iterable[dict]:
+    """Every object of a file of aggregates as a row of kind ``summary``: its numbers, flags and short names under ``values``, where it was in ``path``."""
+    if isinstance(value, dict):
+        named = {k: v for k, v in value.items() if len(k) <= 90 and printable(k) and k != "prompt"}
+        plain = {k: v for k, v in named.items() if is_plain(v) or isinstance(v, list) and v and all(isinstance(x, (int, float, type(None))) for x in v)}
+        if plain:
+            yield {"kind": "summary", "table": table, "path": path, "values": plain}
+        inside: Iterable[tuple] = ((k, v) for k, v in named.items() if k not in plain)
+    else:
+        inside = enumerate(value) if isinstance(value, list) else ()
+    for k, v in inside:
+        yield from summaries(v, table, f"{path}.{k}".lstrip("."))
+
+
+def is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float)) or isinstance(value, str) and short(value)
+
+
+def printable(text: str) -> bool:
+    return text.isascii() and text.isprintable() and "/" not in text and "\\" not in text
+
+
+def short(text: str) -> bool:
+    """A name, number or date; sentences, prompts and paths are not copied."""
+    return len(text) <= 64 and printable(text) and text.count(" ") < 5

@@ -25,9 +25,8 @@ SPACE = re.compile(r"[ \t\r\n]*")
 WORDS = ("", "true", "false", "null", "NaN", "Infinity", "-Infinity")
 TEXT = ("arm", "category", "checkpoint")  # columns of a CSV file that hold names; the others hold numbers
 MAY_BE_EMPTY = ("speedup_vs_ar", "decode_speedup_vs_ar", "context_length", "max_tokens", "acc_plus_2", "acc_plus_3", "required_per_slot_accept")
-COUNTS = dict.fromkeys(("rows", "cycles", "n", "step"), 10_000_000) | dict.fromkeys(
-    ("j", "accepted", "accepted_specs", "K", "bin", "quintile"), 1000
-)  # the most each may be
+# the most that each count may be
+COUNTS = dict.fromkeys(("rows", "cycles", "n", "step"), 10_000_000) | dict.fromkeys(("j", "accepted", "accepted_specs", "K", "bin", "quintile"), 1000)
 REMEDY = "fetch the file again, or take it out of the folder"
 
 
@@ -59,43 +58,43 @@ class Reader:
 
     def _float(self, text: str) -> float | None:
         value = float(text)
-        if math.isfinite(value):
-            return value
-        return self._constant(text)
+        return value if math.isfinite(value) else self._constant(text)
 
     def _int(self, text: str) -> int:
         if len(text) > 19 or abs(int(text)) >= 1 << 63:
-            raise BadInput(f"{self.where} holds a whole number beyond 64 bits near letter {self._before + self._at}; {REMEDY}.")
+            raise self.wrong(f"holds a whole number beyond 64 bits near letter {self._before + self._at}")
         return int(text)
 
     def _pairs(self, items: list[tuple[str, Any]]) -> dict:
         value = dict(items)
         if len(value) < len(items):
             keys = [k for k, _ in items]
-            raise BadInput(f"{self.where} holds the key {next(k for k in keys if keys.count(k) > 1)!a} twice in one object; {REMEDY}.")
+            raise self.wrong(f"holds the key {next(k for k in keys if keys.count(k) > 1)!a} twice in one object")
         return value
 
     # --- text ---
 
+    def wrong(self, what: str) -> BadInput:
+        return BadInput(f"{self.where} {what}; {REMEDY}.")
+
+    def short(self) -> BadInput:
+        return self.wrong(f"ends too early, after {counted(self.rows)}")
+
+    def bad(self, why: str, at: int) -> BadInput:
+        return self.wrong(f"is not JSON ({why} at letter {self._before + at}, after {counted(self.rows)})")
+
     def _more(self, size: int) -> None:
+        data = None
         try:
             data = self.file.read(size)
             new = self._decode(data, final=not data)
         except UnicodeDecodeError:
-            if not data:
-                raise self.short() from None
-            raise BadInput(f"{self.where} is no UTF-8 text; {REMEDY}.") from None
+            raise (self.wrong("is no UTF-8 text") if data else self.short()) from None
         except OSError as error:
-            raise BadInput(f"{self.where} cannot be read ({error.strerror}); {REMEDY}.") from None
+            raise self.wrong(f"cannot be read ({error.strerror})") from None
         self._ended = not data
         self._before += self._at
         self._text, self._at = self._text[self._at :] + new, 0
-
-    def short(self) -> BadInput:
-        return BadInput(f"{self.where} ends too early, after {counted(self.rows)}; {REMEDY}.")
-
-    def bad(self, why: str, at: int) -> BadInput:
-        return BadInput(f"{self.where} is not JSON ({why} at letter {self._before + at}, after {counted(self.rows)}); {REMEDY}.")
 
     def _next(self) -> str:
         """The next letter that is no space, not taken; "" at the end of the file."""
@@ -133,10 +132,10 @@ class Reader:
                     cut = any(word.startswith(tail) for word in WORDS) or error.msg.startswith(("Unterminated", "Invalid \\u"))
                     raise (self.short() if cut else self.bad(error.msg, error.pos)) from None
             except RecursionError:
-                raise BadInput(f"{self.where} is nested too deeply near letter {self._before + self._at}; {REMEDY}.") from None
+                raise self.wrong(f"is nested too deeply near letter {self._before + self._at}") from None
             waiting = len(self._text) - self._at
             if waiting > LARGEST:
-                raise BadInput(f"{self.where} holds a value of more than {LARGEST >> 20} million letters; {REMEDY}.")
+                raise self.wrong(f"holds a value of more than {LARGEST >> 20} million letters")
             self._more(max(CHUNK, waiting))  # twice as much each time, so that a long value is scanned a few times only
 
     # --- the object ---
@@ -145,41 +144,36 @@ class Reader:
         """(key, value) in file order; a list under a key of ``lists`` comes element by element, as (key, element)."""
         if self._next() == "":
             raise self.short()
-        self._take("{")
         keys: set[str] = set()
-        if self._next() == "}":
-            self._take("}")
-        else:
-            while True:
-                if self._next() not in ('"', ""):
-                    raise self.bad("no key in quotes", self._at)
-                key = self._value()
-                if key in keys:
-                    raise BadInput(f"{self.where} holds the key {key!a} twice in one object; {REMEDY}.")
-                keys.add(key)
-                self._take(":")
-                if key in lists:
-                    if self._next() not in ("[", ""):
-                        raise BadInput(f"{self.where} has no list at {key}; {REMEDY}.")
-                    yield from ((key, element) for element in self._elements())
-                else:
-                    yield key, self._value()
-                if self._take(",", "}") == "}":
-                    break
+        for _ in self._until("{", "}"):
+            if self._next() not in ('"', ""):
+                raise self.bad("no key in quotes", self._at)
+            key = self._value()
+            if key in keys:
+                raise self.wrong(f"holds the key {key!a} twice in one object")
+            keys.add(key)
+            self._take(":")
+            if key not in lists:
+                yield key, self._value()
+                continue
+            if self._next() not in ("[", ""):
+                raise self.wrong(f"has no list at {key}")
+            for _ in self._until("[", "]"):
+                value = self._value()
+                self.rows += 1
+                yield key, value
         if self._next() != "":
             raise self.bad("more text after the end of the object", self._at)
 
-    def _elements(self) -> Iterator[Any]:
-        self._take("[")
-        if self._next() == "]":
-            self._take("]")
+    def _until(self, first: str, last: str) -> Iterator[None]:
+        """One turn for each thing that stands between the brackets, separated by commas."""
+        self._take(first)
+        if self._next() == last:
+            self._take(last)
             return
-        while True:
-            value = self._value()
-            self.rows += 1
-            yield value
-            if self._take(",", "]") == "]":
-                return
+        yield
+        while self._take(",", last) == ",":
+            yield
 
 
 def counted(rows: int) -> str:
@@ -193,43 +187,43 @@ def table(file: BinaryIO, where: str, columns: Collection[str]) -> Iterator[tupl
     where they have numbers.
     """
 
+    def wrong(what: str) -> BadInput:
+        return BadInput(f"{where} {what}; {REMEDY}.")
+
     def lines() -> Iterator[str]:
         for number, data in enumerate(iter(lambda: file.readline(CHUNK), b""), 1):
             if not data.endswith(b"\n"):
-                raise BadInput(f"{where} ends too early, after {counted(max(0, number - 2))}; {REMEDY}.")
+                raise wrong(f"ends too early, after {counted(max(0, number - 2))}")
             try:
                 yield data.decode("utf-8")
             except UnicodeDecodeError:
-                raise BadInput(f"{where} is no UTF-8 text at line {number}; {REMEDY}.") from None
+                raise wrong(f"is no UTF-8 text at line {number}") from None
 
     reader = csv.reader(lines(), strict=True)
     try:
         head = next(reader, [])
-        absent = [c for c in columns if c not in head]
-        if absent or len(set(head)) < len(head):
-            raise BadInput(f"{where} has no column {absent[0]!r}; {REMEDY}." if absent else f"{where} has a column twice; {REMEDY}.")
+        if absent := [c for c in columns if c not in head]:
+            raise wrong(f"has no column {absent[0]!r}")
+        if len(set(head)) < len(head):
+            raise wrong("has a column twice")
         for line in reader:
             if len(line) != len(head):
-                raise BadInput(f"{where} has {len(line)} cells for {len(head)} columns at line {reader.line_num}; {REMEDY}.")
+                raise wrong(f"has {len(line)} cells for {len(head)} columns at line {reader.line_num}")
             entry = dict(zip(head, map(cell, line)))
-            odd = next(
-                (
-                    c
-                    for c in columns
-                    if isinstance(entry[c], str) != (c in TEXT)
-                    or entry[c] is None
-                    and c not in MAY_BE_EMPTY
-                    or c in COUNTS
-                    and not (type(entry[c]) is int and 0 <= entry[c] <= COUNTS[c])
-                ),
-                None,
-            )
-            if odd:
-                raise BadInput(f"{where} has {entry[odd]!a} in the column {odd!r} at line {reader.line_num}; {REMEDY}.")
+            if odd := next((c for c in columns if not fits(c, entry[c])), None):
+                raise wrong(f"has {entry[odd]!a} in the column {odd!r} at line {reader.line_num}")
             infinite = [c for c, v in entry.items() if isinstance(v, float) and not math.isfinite(v)]
             yield entry | dict.fromkeys(infinite), len(infinite)
     except csv.Error as error:
-        raise BadInput(f"{where} is no CSV at line {reader.line_num} ({error}); {REMEDY}.") from None
+        raise wrong(f"is no CSV at line {reader.line_num} ({error})") from None
+
+
+def fits(column: str, value: Any) -> bool:
+    if value is None:
+        return column in MAY_BE_EMPTY
+    if column in COUNTS:
+        return type(value) is int and 0 <= value <= COUNTS[column]
+    return isinstance(value, str) == (column in TEXT)
 
 
 def cell(text: str) -> Any:

@@ -11,7 +11,7 @@ from ..drafters import NAMES, NOISE_SEED
 from ..errors import BadInput
 from ..statistics import distinct_ratio, looped_fraction
 from ..targets import Target, load_target, mx
-from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite, seen
 
 TIE_PROMPTS = 12
 
@@ -65,8 +65,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     with journal_of("act4s", journal, target, drafter, config, resume) as rows:
         keep = keeper(rows, total, progress)
         keep(decode_rows(target, prompts, arms, params["tokens"], params["repeats"], decoded(rows)))
-        others = {(r["kind"], r["prompt_id"]) for r in rows if r["kind"] != "decode"}
+        loops, tied = seen(rows, "loops", "prompt_id"), seen(rows, "tie", "prompt_id")
         references = {p["id"]: generate(target, p["text"], max_tokens=params["tokens"], ignore_eos=True).tokens for p in prompts}
-        keep(entropy_row(target, p, references[p["id"]]) for p in prompts if ("loops", p["id"]) not in others)
-        keep(tie_rows(params["target"], [p for p in ties if ("tie", p["id"]) not in others], references, "bfloat16"))
+        keep(entropy_row(target, p, references[p["id"]]) for p in prompts if (p["id"],) not in loops)
+        keep(tie_rows(params["target"], [p for p in ties if (p["id"],) not in tied], references, "bfloat16"))
     return journal.with_suffix(".json")

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .. import paths
-from .. import criteria
+from .. import criteria, paths
 from ..decoder import generate
 from ..drafters import NOISE_SEED, NgramDrafter, UnoDrafter, load_drafter
 from ..errors import BadInput
@@ -18,7 +17,8 @@ from ..policies import ByConditionalValue, ByEntropy, ByExpectedValue, BySurviva
 from ..records import sha256
 from ..statistics import by
 from ..targets import Target
-from .common import CONTEXT_SEED, WARMUP_PROMPTS, Arm, check_room, context_prompt, decode_rows, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite
+from .common import (CONTEXT_SEED, WARMUP_PROMPTS, Arm, check_room, context_prompt, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms,
+                     prompt_suite, seen)
 
 ACT, K, WIDTHS = "act4s_rest", 4, (2, 4, 8)
 COST_WIDTHS, COST_TOKENS = (0, 1, 2, 4, 8), 32
@@ -100,11 +100,11 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
 
         def section(name: str, prompts: list[dict], arms: Mapping[str, Arm], new: int, **options) -> None:
             mine = {p["id"] for p in prompts}
-            done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r.get("section") == name and r["tokens"] == new and r["prompt_id"] in mine}
+            done = decoded(r for r in rows if r.get("section") == name and r["tokens"] == new and r["prompt_id"] in mine)
             if len(done) < len(prompts) * len(arms) * repeats:  # else the warm-up would be for nothing
                 keep(decode_rows(target, prompts, arms, new, repeats, done, section=name, **options))
 
-        keep(cost_rows(target, drafter, warm, min(COST_TOKENS, tokens), {(r["width"], r["prompt_id"]) for r in rows if r["kind"] == "cycle_cost"}))
+        keep(cost_rows(target, drafter, warm, min(COST_TOKENS, tokens), seen(rows, "cycle_cost", "width", "prompt_id")))
         section("controls", few, controls, tokens)
         section("policies", more, policy_arms(target, drafter, costs_of([r for r in rows if r["kind"] == "cycle_cost"])), tokens)
         for n in lengths:

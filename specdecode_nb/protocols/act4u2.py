@@ -14,13 +14,12 @@ import numpy as np
 
 from .. import criteria
 from ..decoder import generate
-from ..drafters import NAMES, NOISE_SEED, load_drafter
-from ..errors import BadInput
+from ..drafters import NOISE_SEED
 from ..gdn import RecurrentCache, Tape
 from ..rewind import amplification, rewind
-from ..targets import Target, load_target, mx
+from ..targets import Target, mx
 from ..transaction import SCHEMES, Transaction, restore, snapshot
-from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
+from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_pair, plain_arms, prompt_suite, seen
 
 GATE_PROMPTS, GATE_TOKENS = 9, 48
 GUARDS = (("both", 1.0), ("both", 10.0), ("both", 100.0), ("both", 1000.0), ("both", None), ("beta", 100.0))
@@ -155,16 +154,6 @@ def rewind_rows(target: Target, prompt: dict, text: tuple[list[int], list[int]],
                    "steps": sum((t.rows - 1) * t.betas[0].size for t in tapes), "fallbacks": fallbacks, "relative_error": worst if math.isfinite(worst) else None}
 
 
-def pair_of(params: Mapping):
-    """The target, and the drafter in its published form: the whole draft is dropped. Raises BadInput, also for no drafter."""
-    target = load_target(params["target"], params["dtype"])
-    options = {} if params["drafter"] in NAMES[1:] else {"keep_seed": False}
-    drafter = load_drafter(params["drafter"], target, **options) if params["drafter"] != "none" else None
-    if drafter is None:
-        raise BadInput("The drafter is None, but this Act measures drafting; choose uno or the path of an adapter file.")
-    return target, drafter
-
-
 def measure(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
     """Measure Act IV-U2 and write a row file beside ``journal``; finished rows survive a kill and are not measured again.
 
@@ -177,7 +166,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         BadInput: before anything is measured, if an input does not exist or does not fit.
     """
     rules = criteria.load("act4u2")
-    target, drafter = pair_of(params)
+    target, drafter = load_pair(params, keep_seed=False)  # in its published form: the whole draft is dropped
     prompts = prompt_suite(target, params["prompts"])
     widths, blocks = sorted(params["widths"]), params["block_sizes"]
     arms = plain_arms(target) | {f"{scheme}_k{k}": drafting_arm(target, drafter, k, scheme=scheme) for k in blocks for scheme in SCHEMES}
@@ -192,13 +181,13 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     with journal_of("act4u2", journal, target, drafter, config, resume) as rows:
         keep = keeper(rows, total, progress)
         texts = {p["id"]: (ids := target.encode(p["text"]), generate(target, ids, max_tokens=needed, ignore_eos=True).tokens) for p in prompts}
-        keep(commit_rows(target, prompts, texts, widths, params["commits"], {(r["scheme"], r["width"], r["kept"]) for r in rows if r["kind"] == "commit"}))
+        keep(commit_rows(target, prompts, texts, widths, params["commits"], seen(rows, "commit", "scheme", "width", "kept")))
         keep(decode_rows(target, prompts, arms, params["tokens"], params["repeats"], decoded(rows)))
-        seen = {(r["prompt_id"], r["layer"]) for r in rows if r["kind"] == "gates"}
+        done = seen(rows, "gates", "prompt_id", "layer")
         for p in gated:
-            keep(row for row in gate_rows(target, p, texts[p["id"]]) if (row["prompt_id"], row["layer"]) not in seen)
-        seen = {(r["prompt_id"], r["width"], r["guard"], r["limit"]) for r in rows if r["kind"] == "rewind"}
+            keep(row for row in gate_rows(target, p, texts[p["id"]]) if (row["prompt_id"], row["layer"]) not in done)
+        done = seen(rows, "rewind", "prompt_id", "width", "guard", "limit")
         for p in prompts:
             made = rewind_rows(target, p, texts[p["id"]], [k + 1 for k in blocks])
-            keep(row for row in made if (row["prompt_id"], row["width"], row["guard"], row["limit"]) not in seen)
+            keep(row for row in made if (row["prompt_id"], row["width"], row["guard"], row["limit"]) not in done)
     return journal.with_suffix(".json")

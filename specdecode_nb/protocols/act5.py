@@ -14,8 +14,7 @@ from ..decoder import PREFILL_ROWS
 from ..exact import CELL
 from ..targets import load_target
 from . import identity, machine, museum
-from .common import CONTEXT_SEED, check_room, context_prompt, journal_of, keeper, prompt_suite
-from .dflash import load_drafters
+from .common import CONTEXT_SEED, check_room, context_prompt, journal_of, keeper, load_drafters, prompt_suite
 
 ACT = "act5"
 TOY_TOKENS, SHORTEST = 250, 24  # of one toy prompt, at most and at least

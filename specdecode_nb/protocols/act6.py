@@ -12,20 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import criteria, fit, paths
-from ..drafters import NOISE_SEED, load_drafter
-from ..records import sha256
+from .. import criteria, fit
+from ..drafters import NOISE_SEED
 from ..sampling import RULES, Sampling
 from ..streams import ACCEPT_NOISE, DRAFT_NOISE
 from ..targets import Target, load_target, mx
 from . import chain
-from .common import WARMUP_PROMPTS, Arm, check_room, decode_plain_mlx_lm, decode_rows, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
+from .common import (WARMUP_PROMPTS, Arm, check_room, decode_plain_mlx_lm, decode_rows, drafting_arm, journal_of, keeper, load_drafters, plain_arms,
+                     prompt_suite, seen)
 
 ACT, SEED, VOCAB, WIDTH = "act6", 20261130, 4, 4
 TEMPERATURES = (0.6, 1.0)
 FILTERED = Sampling(0.8, top_k=40, top_p=0.95, min_p=0.02, repetition_penalty=1.1, presence_penalty=0.1)
 BLOCKS = {"uno": ("uno_k4", 4), "dflash": ("dflash_b8", 8)}
-FILES = {"uno": "uno.safetensors", "dflash": "dflash/model.safetensors"}
 UNPROMISED = {"identical_to_ar": None, "first_divergence": None, "divergence_gap_ulps": None}
 CHAINS: dict[str, tuple[Sampling, int | None]] = {
     "gumbel": (Sampling(), None), "gumbel, top-k": (Sampling(0.9, top_k=3), None),
@@ -33,12 +32,6 @@ CHAINS: dict[str, tuple[Sampling, int | None]] = {
     "rejection": (Sampling(rule="rejection"), None), "rejection, top-p": (Sampling(0.9, top_p=0.85, rule="rejection"), None),
     "control: noise used twice": (Sampling(rule="rejection"), ACCEPT_NOISE)}
 """What is drawn from the table: its sampling, and the stream that a drafter draws with (None: as its rule says)."""
-
-
-def load_drafters(target: Target) -> tuple[dict, dict[str, str]]:
-    """Both drafters of the target and the digests of their files. Raises BadInput if one is missing."""
-    drafters = {name: load_drafter(name, target) for name in BLOCKS}
-    return drafters, {name: sha256((paths.models() / target.name / file).read_bytes()) for name, file in FILES.items()}
 
 
 def mlx_lm_arm(target: Target, s: Sampling) -> Arm:
@@ -102,7 +95,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         BadInput: before anything is measured, if an input does not exist or does not fit.
     """
     target = load_target(params["target"], params["dtype"])
-    drafters, digests = load_drafters(target)
+    drafters, digests = load_drafters(target, BLOCKS)
     prompts, tokens = prompt_suite(target, params["prompts"]), params["tokens"]
     check_room(target, prompts, tokens, max(k for _, k in BLOCKS.values()))
     sections = sections_of(target, drafters)
@@ -113,10 +106,10 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     total = len(CHAINS) + len(prompts) * sum(map(len, sections.values()))
     with journal_of(ACT, journal, target, drafters["uno"], config, resume) as rows:
         keep = keeper(rows, total, progress)
-        counted = {r["case"] for r in rows if r["kind"] == "chain"}
-        keep(chain_row(case, params["chain_tokens"]) for case in CHAINS if case not in counted)
+        counted = seen(rows, "chain", "case")
+        keep(chain_row(case, params["chain_tokens"]) for case in CHAINS if (case,) not in counted)
         for arms in sections.values():
             keep(decode_rows(target, [], arms, tokens, 0, warm=prompts[:WARMUP_PROMPTS]))
         for p in prompts:
-            keep(sampled_rows(target, p, sections, tokens, {(r["section"], r["arm"], r["prompt_id"]) for r in rows if r["kind"] == "decode"}))
+            keep(sampled_rows(target, p, sections, tokens, seen(rows, "decode", "section", "arm", "prompt_id")))
     return journal.with_suffix(".json")

@@ -10,18 +10,18 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from .. import condition, paths
 from ..decoder import Session, generate
-from ..drafters import load_drafter
+from ..drafters import NAMES, load_drafter
 from ..environment import provenance
 from ..errors import BadInput
-from ..records import Journal
+from ..records import Journal, sha256
 from ..statistics import distinct_ratio, looped_fraction
 from ..targets import EMBEDDED, Target, load_target, mx
 from ..train.grammar import CATEGORIES, document
@@ -29,6 +29,7 @@ from ..train.grammar import CATEGORIES, document
 MANTISSA_BITS = {"float32": 23, "bfloat16": 7}
 WARMUP_PROMPTS, WARMUP_TOKENS = 3, 8
 CONTEXT_SEED = "act4s/context"
+TRAINED = {"dflash": "dflash/model.safetensors", "mtp": "mtp.safetensors", "uno": "uno.safetensors"}  # drafters of a target and their files
 FORCED_ROWS = 12_288  # of one forward of the audit: attention scores of four heads are then 2.4 GB
 log = logging.getLogger(__name__)
 
@@ -167,13 +168,21 @@ def decode_rows(target: Target, prompts: Sequence[dict], arms: Mapping[str, Arm]
                            **audit(target, encoded[p["id"]], reference, out)}
 
 
-def load_pair(params: Mapping):
-    """The target and drafter that ``params`` name. Raises BadInput, also for no drafter."""
+def load_pair(params: Mapping, **adapter):
+    """The target and drafter that ``params`` name, with options for an adapter. Raises BadInput, also for no drafter."""
     target = load_target(params["target"], params["dtype"])
-    drafter = load_drafter(params["drafter"], target)
+    drafter = load_drafter(params["drafter"], target, **({} if params["drafter"] in NAMES[1:] else adapter))
     if drafter is None:
         raise BadInput("The drafter is None, but this Act measures drafting; choose uno or the path of an adapter file.")
     return target, drafter
+
+
+def load_drafters(target: Target, names: Iterable[str] = tuple(TRAINED), optional: Sequence[str] = ()) -> tuple[dict, dict[str, str]]:
+    """The drafters that were trained for this target and the digests of their files; one of ``optional`` may be missing. Raises
+    BadInput if another is."""
+    places = {name: paths.models() / target.name / TRAINED[name] for name in names}
+    drafters = {name: load_drafter(name, target) for name in names if name not in optional or places[name].is_file()}
+    return drafters, {name: sha256(places[name].read_bytes()) for name in drafters}
 
 
 def check_room(target: Target, prompts: Sequence[dict], tokens: int, widest: int) -> None:
@@ -215,14 +224,20 @@ def keeper(rows: Journal, total: int, progress: Callable[[int, int, str], None] 
             progress(len(rows), total, label)
 
     def keep(new: Iterable[dict]) -> None:
-        for row in new:
-            rows.append(row)
-            say(f"{row.get('prompt_id', '')} {row.get('arm', row['kind'])}".strip())
+        with closing(new) if isinstance(new, Generator) else nullcontext():  # an interrupt here must end what a generator has started
+            for row in new:
+                rows.append(row)
+                say(f"{row.get('prompt_id', '')} {row.get('arm', row['kind'])}".strip())
 
     say("warming up")
     return keep
 
 
+def seen(rows: Iterable[dict], kind: str, *fields: str) -> set[tuple]:
+    """What the rows of a kind hold in ``fields``: the ones that are done."""
+    return {tuple(r[f] for f in fields) for r in rows if r["kind"] == kind}
+
+
 def decoded(rows: Iterable[dict]) -> set[tuple[str, str, int]]:
     """(arm, prompt id, repeat) of the decode rows, as :func:`decode_rows` takes what is done."""
-    return {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}
+    return seen(rows, "decode", "arm", "prompt_id", "repeat")

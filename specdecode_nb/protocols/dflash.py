@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .. import criteria, paths
+from .. import criteria
 from ..decoder import Session, generate
 from ..dflash import DFlashDrafter
-from ..drafters import NOISE_SEED, NgramDrafter, load_drafter
+from ..drafters import NOISE_SEED, NgramDrafter
 from ..errors import BadInput
 from ..policies import ByAcceptance, ByConditionalValue, ByProbing
-from ..records import sha256
 from ..targets import Target, load_target, mx
 from ..transaction import Transaction, restore, snapshot
 from .act4s_rest import cost_rows as cycle_rows
 from .act4s_rest import costs_of
-from .common import WARMUP_PROMPTS, Arm, check_room, decode_rows, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
+from .common import (WARMUP_PROMPTS, Arm, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, load_drafters, plain_arms, prompt_suite,
+                     seen)
 
 ACT, SECTION = "dflash", "sweep"
 HEAD, OTHERS = 4, 4  # width of the chained head (depth 3) and of the adapter and lookup
@@ -30,15 +30,6 @@ CYCLE_WIDTHS, SHORT = (0, 2, 4, 5, 8, 16), 4
 ROWS = (1, 2, 3, 4, 5, 8, 16)  # of single forwards
 COST_PROMPTS, COST_REPEATS, ORDER_SEED = 9, 5, 20261203
 FRESH = 4  # rows committed since the last draft, which a timed draft has to read first
-
-
-def load_drafters(target: Target, optional: Sequence[str] = ()) -> tuple[dict, dict[str, str]]:
-    """The drafters that were trained for this target (dflash, mtp, uno) and the digests of their files; one of ``optional`` may be
-    missing. Raises BadInput if another is."""
-    files = {"dflash": "dflash/model.safetensors", "mtp": "mtp.safetensors", "uno": "uno.safetensors"}
-    places = {name: paths.models() / target.name / file for name, file in files.items()}
-    drafters = {name: load_drafter(name, target) for name in files if name not in optional or places[name].is_file()}
-    return drafters, {name: sha256(places[name].read_bytes()) for name in drafters}
 
 
 def cycle_widths(blocks: Sequence[int]) -> tuple[int, ...]:
@@ -139,11 +130,10 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     total = len(widths) * len(warm) + len(prompts) * len(config["arms"]) * params["repeats"] + len(timed) * COST_REPEATS * len(forwards_of(blocks))
     with journal_of(ACT, journal, target, drafters["dflash"], config, resume) as rows:
         keep = keeper(rows, total, progress)
-        keep(cycle_rows(target, drafters["dflash"], warm, tokens, {(r["width"], r["prompt_id"]) for r in rows if r["kind"] == "cycle_cost"}, widths))
+        keep(cycle_rows(target, drafters["dflash"], warm, tokens, seen(rows, "cycle_cost", "width", "prompt_id"), widths))
         costs = costs_of([r for r in rows if r["kind"] == "cycle_cost"])
-        done = {(r["arm"], r["prompt_id"], r["repeat"]) for r in rows if r["kind"] == "decode"}
-        keep(decode_rows(target, prompts, arms_of(target, drafters, blocks, costs), tokens, params["repeats"], done, section=SECTION))
+        keep(decode_rows(target, prompts, arms_of(target, drafters, blocks, costs), tokens, params["repeats"], decoded(rows), section=SECTION))
         for p in timed:
-            mine = {(r["repeat"], r["forward"], r["width"]) for r in rows if r["kind"] == "cost" and r["prompt_id"] == p["id"]}
+            mine = seen((r for r in rows if r.get("prompt_id") == p["id"]), "cost", "repeat", "forward", "width")
             keep(cost_rows(target, drafters["dflash"], p, blocks, mine))
     return journal.with_suffix(".json")

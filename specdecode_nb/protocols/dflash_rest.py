@@ -25,8 +25,8 @@ from ..targets import Target, load_target, mx, quantised
 from ..train import modified
 from ..train.grammar import document
 from . import machine
-from .common import (CONTEXT_SEED, WARMUP_PROMPTS, Arm, check_room, context_prompt, decode_rows, drafting_arm, journal_of, prompt_suite,
-                     teacher_forced)
+from .common import (CONTEXT_SEED, WARMUP_PROMPTS, Arm, check_room, context_prompt, decode_rows, drafting_arm, journal_of, keeper,
+                     prompt_suite, seen, teacher_forced)
 
 ACT, TOKENS, GROUP = "dflash_rest", 64, 64
 MACHINE_PROMPTS, MACHINE_TOKENS = 3, 16  # of each condition; a low priority is up to 60 times slower
@@ -90,7 +90,7 @@ def interleaved(name: str, prompts: Iterable[dict], variants: list[Variant], tok
 
 def text_effects(prompts: list[dict], variants: list[Variant], tokens: int, rows: Iterable[dict]) -> Generator[dict]:
     """Rows of kind ``text_effect`` that are not among ``rows``; the first variant is full precision."""
-    done = {(r["precision"], r["prompt_id"]) for r in rows if r["kind"] == "text_effect"}
+    done = seen(rows, "text_effect", "precision", "prompt_id")
     for p in prompts:
         todo = [v for v in variants if (v.fields["precision"], p["id"]) not in done]
         if not todo:
@@ -172,15 +172,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     total = (((1 + len(PRECISIONS)) * (arms + 1) + arms * (len(lengths) + len(TUNING_STEPS))) * len(prompts) + len(far.arms) * len(long)
              + arms * len(machine.CONDITIONS) * len(loaded))
     with journal_of(ACT, journal, target, drafter, config, resume) as rows:
-        def keep(new: Generator[dict]) -> None:
-            with closing(new):  # an interrupt here must end what the generator has started
-                for row in new:
-                    rows.append(row)
-                    if progress:
-                        progress(len(rows), total, f"{row['prompt_id']} {row.get('arm', 'text')}")
-
-        if progress:
-            progress(len(rows), total, "warming up")
+        keep = keeper(rows, total, progress)
         variants = precisions(target, name, block)
         # one prompt of warm-up: on a CPU a quantised product takes its rows one after another, so a prompt is slow
         keep(interleaved("precision", prompts, variants, tokens, rows, warm[:1]))

@@ -25,8 +25,7 @@ from ..exact import CELL
 from ..lora import PUBLISHED, attach
 from ..targets import Target, load_target, mx
 from . import machine, museum, toy
-from .common import decode_rows, drafting_arm, plain_arms
-from .dflash import load_drafters
+from .common import decode_rows, drafting_arm, load_drafters, plain_arms
 
 SEED = 20261204
 SLACK = 24  # plain tokens known beyond the compared ones, so that a scripted draft can run over the end

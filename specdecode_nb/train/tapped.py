@@ -177,7 +177,7 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
         cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, o.prefix, o.window, o.seed))
     own = np.concatenate([np.load(f) for f in files])
     key = hashlib.blake2b(own.tobytes() + str((before, chosen.taps)).encode(), digest_size=6).hexdigest()
-    rows = tapped_rows(target, own, chosen.taps, o.work / f"taps-{key}.npy")
+    rows = tapped_rows(target, own, chosen.taps, o.work / f"taps-{key}.npy") if chosen.taps else None
     prompts = [row.tolist() for row in own[: o.held_out, : o.prefix]]
     train = np.array([i for i in range(o.held_out, len(own)) if own[i, : o.prefix].tolist() not in prompts])
     run, checkpoint = training(target, chosen), o.work / "checkpoint.safetensors"
@@ -200,9 +200,9 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
 
 
 class _Chosen:
-    """Rows of a mapped array by position in a list, without reading the others."""
+    """Rows of a mapped array by position in a list, without reading the others; of None, which nobody may ask for, where nothing is tapped."""
 
-    def __init__(self, rows: np.ndarray, index: np.ndarray):
+    def __init__(self, rows: np.ndarray | None, index: np.ndarray):
         self._rows, self._index = rows, index
 
     def __getitem__(self, at):

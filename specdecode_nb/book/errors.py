@@ -1,5 +1,0 @@
-"""How an Act fails."""
-
-
-class RunFailed(RuntimeError):
-    """An Act stopped while running; one sentence that names Act, cell and reason."""
