@@ -127,6 +127,11 @@ def test_the_untrained_adapter_is_the_target_and_shuffled_teachers_are_learned_f
     assert first["loss"] == [] and first["trained"] == sum(v.size for v in adapter_weights(training.view(hybrid())[0]).values())
 
 
+def test_the_book_names_things_as_the_protocols_do():
+    assert (trained.UNTRAINED, trained.WIDTHS, trained.CONTROL, trained.OTHER) == (training.UNTRAINED, act4u4.WIDTHS, act4u5.CONTROL, act4u5.OTHER)
+    assert [j.change for j in act4u5.plan(params("act4u5"))[0] if j.arm.startswith("only_")] == list(trained.INGREDIENTS)
+
+
 def test_a_job_comes_back_from_json():
     jobs = act4u5.plan(params("act4u5"))[0]
     assert [training.Job.read(json.loads(json.dumps(asdict(j)))) for j in jobs] == jobs and len({(j.arm, j.launch) for j in jobs}) == len(jobs)

@@ -12,15 +12,13 @@ import pandas as pd
 
 from .. import criteria
 from .. import statistics as st
-from ..protocols.act4u4 import WIDTHS
-from ..protocols.act4u5 import CONTROL, OTHER, OTHER_SEED
-from ..protocols.training import UNTRAINED
 from ..records import RowFile
 from .palette import label
 from .rest import RESAMPLES, Found, over_prompts, prefix_of, ratio
 from .sweep import arm_rows, frame
 from .verdicts import paying_slots
 
+UNTRAINED, WIDTHS, CONTROL, OTHER = "untrained", (4, 6, 8), "A_k4", "C_k8"  # as the protocols name them
 INGREDIENTS = ("nothing", "looking", "threads", "kernels", "rounding", "order", "noise")
 
 
@@ -224,7 +222,7 @@ def changed(file: RowFile) -> pd.DataFrame:
     found = {r["change"]: r for r in file.of("launch") if r["arm"].startswith("only_")}
     control = {r["step"]: r["state_digest"] for r in file.of("launch") if (r["arm"], r["launch"]) == (CONTROL, 1)}
     said = {"nothing": "nothing: the same command again", "looking": "held-out text looked at while training", "threads": "another number of BLAS threads", "kernels": "OpenBLAS's kernels of an older processor",
-            "rounding": "one number of the start, by one unit in the last place", "order": f"the seed of the data order, by {OTHER_SEED}", "noise": f"the seed of the noise, by {OTHER_SEED}"}
+            "rounding": "one number of the start, by one unit in the last place", "order": "the seed of the data order", "noise": "the seed of the noise"}
     return frame([{"perturbed": said[name], "same bits": found[name]["state_digest"] == control[found[name]["step"]], "relative distance": found[name]["distance"],
                    "BLAS": found[name]["blas"], "threads": found[name]["threads"]} for name in INGREDIENTS])
 
