@@ -14,8 +14,8 @@ from ..backend import mx, nn  # isort: skip
 
 import numpy as np
 
-from ..families import tower
 from ..streams import EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
+from ..targets import share
 
 STATES = 32
 CONDITIONS = {"A": "one state for every token: a mask, which tells nothing", "B": "a random token of the vocabulary, as in Acts I and II: tells something false",
@@ -23,8 +23,8 @@ CONDITIONS = {"A": "one state for every token: a mask, which tells nothing", "B"
               "D": "the state of another token: E permuted, its information without its meaning",
               "E": "the state of the token's own bucket, a cluster of embeddings"}
 NEAR, TRIES = 0.005, 20_000  # bits between the entropies of D and E over text; exchanges tried to get there
-EVAL_RATE = 0x4556414C5F525445  # positions of evaluation, apart from the symbols of EVAL_NOISE
-RESTARTS, ROUNDS = 4, 60
+EVAL_RATE, SIDE = 0x4556414C5F525445, 0x534944455441424C  # streams: positions of evaluation, apart from the symbols of EVAL_NOISE; the side table
+RESTARTS, ROUNDS = 3, 40
 
 
 def spherical_kmeans(vectors: np.ndarray, clusters: int, seed: int) -> np.ndarray:
@@ -69,14 +69,14 @@ def permuted(labels: np.ndarray, frequencies: np.ndarray, seed: int) -> np.ndarr
     A free permutation keeps the entropy over the vocabulary but not the one over text, where few tokens are most of it. So pairs are then
     exchanged, frequent tokens first, until both entropies over text (``frequencies`` [V]) are within NEAR bits.
     """
-    rng, wanted, share = np.random.default_rng(seed), entropy_bits(labels, frequencies), frequencies / frequencies.sum()
+    rng, wanted, mass = np.random.default_rng(seed), entropy_bits(labels, frequencies), frequencies / frequencies.sum()
     result = labels[rng.permutation(len(labels))]
     for i in np.flatnonzero(result == labels):
         if result[i] == labels[i] and (fit := np.flatnonzero((result != labels[i]) & (labels != result[i]))).size:
             j = rng.choice(fit)
             result[[i, j]] = result[[j, i]]
     off = abs(entropy_bits(result, frequencies) - wanted)
-    for i, j in zip(rng.choice(len(labels), TRIES, p=share), rng.integers(0, len(labels), TRIES)):
+    for i, j in zip(rng.choice(len(labels), TRIES, p=mass), rng.integers(0, len(labels), TRIES)):
         if off <= NEAR:
             break
         if result[i] != labels[j] and result[j] != labels[i]:
@@ -150,28 +150,19 @@ def exactly(shape: tuple[int, int], rate: float, key: mx.array) -> mx.array:
 class SideTable(nn.Module):
     """The frozen embedding and, beside it, trainable vectors ``side`` [states, hidden] for ids from the vocabulary's size up.
 
-    They begin as Gaussian directions of the mean norm of a token embedding. The readout is that of the base alone.
+    They begin as Gaussian directions of the mean norm of a token embedding, the same for one seed in every condition. It is an
+    embedding only: the readout stays that of the target, so no logit belongs to a state.
     """
 
     def __init__(self, base: nn.Module, vocab: int, states: int, seed: int):
         super().__init__()
-        self.base, self.vocab = base, vocab
-        norm = mx.linalg.norm(base(mx.arange(vocab)).astype(mx.float32), axis=-1).mean()
-        side = mx.random.normal((states, base(mx.array([0])).shape[-1]), key=mx.random.key(seed))
-        self.side = side / mx.linalg.norm(side, axis=-1, keepdims=True) * norm
+        self.base, self._vocab = share(base), vocab
         self.base.freeze()
+        vectors = self.base(mx.arange(vocab)).astype(mx.float32)
+        side = mx.random.normal((states, vectors.shape[-1]), key=mx.random.key(stream_seed(seed, SIDE, 0)))
+        self.side = side / mx.linalg.norm(side, axis=-1, keepdims=True) * mx.linalg.norm(vectors, axis=-1).mean()
 
     def __call__(self, ids):
-        outside = ids >= self.vocab
+        outside = ids >= self._vocab
         plain = self.base(mx.where(outside, 0, ids))
-        return mx.where(outside[..., None], self.side[mx.where(outside, ids - self.vocab, 0)].astype(plain.dtype), plain)
-
-    def as_linear(self, x):
-        return self.base.as_linear(x)
-
-
-def add_states(adapted, alphabet: Alphabet, seed: int) -> SideTable:
-    """Put a side table into ``adapted``, a tree that shares the target's weights (:func:`..targets.share`); the same for one seed in every condition."""
-    body = tower(adapted)
-    body.embed_tokens = SideTable(body.embed_tokens, alphabet.vocab, alphabet.states, seed)
-    return body.embed_tokens
+        return mx.where(outside[..., None], self.side[mx.where(outside, ids - self._vocab, 0)].astype(plain.dtype), plain)
