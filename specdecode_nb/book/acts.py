@@ -248,9 +248,23 @@ IDENTITY = (
     Param("repeats", int, 1, "passes over the prompts of the price", "", 1, 100),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
+SYMBOLS = (
+    MEASURED[0],
+    Param("seeds", int, 3, "replicates of E against D and of the second pass, each with an alphabet, text order and held-out windows of its own", "", 1, 100),
+    Param("full", int, 1, "of these seeds, how many run the other conditions too", "", 0, 100),
+    Param("steps", int, 100, "training steps of a launch of stage 2", "steps", 1, 100000),
+    Param("batch", int, 8, "windows of a step", "", 1, 1024),
+    Param("lr", float, 1e-3, "learning rate after 20 steps of warm-up", "", 1e-7, 1.0),
+    Param("heart_steps", int, 150, "training steps of a launch of stage 1, which learns one batch by heart", "steps", 1, 100000),
+    Param("windows", int, 64, "held-out windows of each seed, 16 clean and 32 canvas rows", "", 3, 100000),
+    Param("train_windows", int, 1500, "windows to train on", "", 16, 1000000),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
+    "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
+                 {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
                   "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),

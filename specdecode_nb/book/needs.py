@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, rest, sampled, staging, sweep, undo
+from . import block, identity, imported, rest, sampled, staging, states, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -146,6 +146,12 @@ def drafts_in_widths(file: RowFile) -> Iterator[str]:
 
 
 NEEDS = {
+    "act4n": Needs(
+        {"alphabet": (("seed",), lambda c: [(s,) for s in c["seeds"]]), "state_check": (("check",), lambda c: [(name,) for name in c["checks"]]),
+         "state_told": (("condition", "seed"), lambda c: [(k, s) for s in c["seeds"] for k in "DE"]),
+         "state_launch": (("stage", "condition", "arm", "seed"), lambda c: [(1, k, "aligned", c["seeds"][0]) for k in c["conditions"]] + [(2, *run) for run in c["runs"]])},
+        {"reduced": bool, "seeds": list[int], "runs": list[list], "levels": list[float], "checks": list[str], "conditions": dict, "recipe": dict, "full": int, "windows": int,
+         "train_windows": int, "heart_steps": int, "states": int}, ("target.name",), rules="act4n", more=states.lacking),
     "act4s": Needs({"decode": (("arm",), lambda c: arms(*PLAIN))}, COMMON | {"repeats": int}, fields={"decode": ("overhead_seconds",)},
                    more=drafts_in_widths),
     "act4s_rest": Needs(

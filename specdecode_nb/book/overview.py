@@ -9,10 +9,10 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, identity, palette, published, regimes, rest, sampled, staging, sweep, undo, verdicts
+from . import block, identity, palette, published, regimes, rest, sampled, staging, states, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
-JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
+JUDGES = {"act4n": states.outcomes, "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
@@ -68,6 +68,12 @@ def amount(o: criteria.Outcome, fmt: str = ".2f") -> str:
     return f"{o.value:{fmt}}" + (f" [{o.low:{fmt}}, {o.high:{fmt}}]" if o.low is not None else "")
 
 
+def symbols(judged: Judged) -> str:
+    """Act IV-N: semantic against permuted states, and the power of that comparison."""
+    return (f"states that name a semantic bucket instead of the same states permuted: {amount(judged['N-6'], '+.2f')} pp of accuracy on hidden tokens "
+            f"(2 pp would be seen with probability {amount(judged['N-4'])}); the aligned second pass adds {amount(judged['N-11'], '+.2f')} pp")
+
+
 def undoing(judged: Judged) -> str:
     """Act IV-U2: kept states against plain decoding, rewind against them."""
     slower = {criteria.HOLDS: "slower", criteria.FAILS: "not slower"}.get(judged["rewind-speed-k4"].word, "not told apart")
@@ -112,7 +118,7 @@ def drawn(judged: Judged) -> str:
             f"rejection accepts {amount(judged['gumbel-cost-uno'], '+.3f')} more of the adapter's drafts")
 
 
-FINDINGS = {"act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+FINDINGS = {"act4n": symbols, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:
