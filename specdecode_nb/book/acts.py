@@ -253,7 +253,7 @@ SYMBOLS = (
     Param("seeds", int, 3, "replicates of E against D and of the second pass, each with an alphabet, text order and held-out windows of its own", "", 1, 100),
     Param("full", int, 1, "of these seeds, how many run the other conditions too", "", 0, 100),
     Param("steps", int, 100, "training steps of a launch of stage 2", "steps", 1, 100000),
-    Param("batch", int, 8, "windows of a step", "", 1, 1024),
+    Param("batch", int, 4, "windows of a step", "", 1, 1024),
     Param("lr", float, 1e-3, "learning rate after 20 steps of warm-up", "", 1e-7, 1.0),
     Param("heart_steps", int, 150, "training steps of a launch of stage 1, which learns one batch by heart", "steps", 1, 100000),
     Param("windows", int, 64, "held-out windows of each seed, 16 clean and 32 canvas rows", "", 3, 100000),
