@@ -320,7 +320,7 @@ page.verdict()
 # %% [markdown]
 # ## Measured here
 #
-# The same four runs on the target of this repository, each at several seeds. A seed decides everything that is drawn: the two texts, the first adapter, the noise. The texts are beginnings of
+# The same four runs on the target of this repository, each at several seeds. A seed decides everything that is drawn: the two texts, the first adapter, the noise. The texts are windows of
 # documents of the seeded grammar, so no file is needed. What is counted, and how:
 #
 # - The last step is judged on many noisy copies of the batch, the same ones at every step, instead of on the noise that the last step happened to draw.
@@ -401,7 +401,7 @@ if page.rows:
     page.show(denoising.texts_table(page.rows), "measured-ar", "Ordinary decoding with each adapter off and left on: perplexity of held-out text, distinct tokens and share of the most frequent one in a greedy text",
               {"perplexity": ".2f", "distinct tokens": ".1f", "most frequent token": ".0f"}, sources=[page.rows])
     figure, ax = draw.panels(height=2.6)
-    page.figure(draw.bars(list(names.values()), {"ratio": [judged_ratio for judged_ratio in table["AR perplexity"]]}, "perplexity, on / off", reference=1.0, fmt=".2f", ax=ax), "measured-perplexity",
+    page.figure(draw.bars(list(names.values()), {"ratio": table["AR perplexity"].tolist()}, "perplexity, on / off", reference=1.0, fmt=".2f", ax=ax), "measured-perplexity",
                 "Perplexity of held-out text with the adapter left on over that with it off, means over seeds; the dashed line is no change",
                 "Four bars, one a run, of the ratio of perplexities, beside a dashed line at one.", sources=[page.rows])
     told("A1-AR-off", "A1-AR-on")

@@ -25,10 +25,10 @@
 # %% tags=["parameters"]
 target = "tiny-hybrid"  # model that the adapters are trained on: a name, folder or hub id
 seeds = 1               # launches of each arm
-steps = 400             # training steps of the run without a conditioner
-bias_steps = 60         # training steps of the runs that compare sizes of the timestep bias
+steps = 300             # training steps of the run without a conditioner
+bias_steps = 80         # training steps of the runs that compare sizes of the timestep bias
 lr = 1e-3               # learning rate; published for the large target: 1e-4
-windows = 16            # held-out windows that launches are judged on
+windows = 12            # held-out windows that launches are judged on
 prompts = 6             # of them, those whose canvas is sampled
 measure = False         # True: measure again; False: draw from recorded rows
 quick = False           # True: a short measurement whose captions say that it is one

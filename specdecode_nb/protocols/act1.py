@@ -28,6 +28,7 @@ FIRST_SEED = 1234
 LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
 EVERY, DRAWS = 10, 8  # steps between counts; noisy copies of the batch that are counted
 FORWARDS = 8  # of the sampler
+POOL, APART = 128, 9  # windows that the texts are drawn from; distance of the held-out ones, which then are of all categories
 TEXTS, TEXT_ROWS, GREEDY = 8, 128, 32  # held-out windows of the perplexity, their tokens; tokens decoded greedily
 
 
@@ -59,6 +60,12 @@ class Recipe:
     lr: float
     warmup: int = 10
     schedule: str = "flat"
+
+
+def examples(target: Target, seed: int, held_out: bool):
+    """The texts of one launch, [EXAMPLES, P + C]: windows of documents drawn by the seed."""
+    pool = windows(target, POOL, PREFIX + CANVAS, f"{ACT}/{seed}", held_out)
+    return mx.array(pool[np.random.default_rng(seed).permutation(POOL)[:EXAMPLES]])
 
 
 def noisy(clean, t, vocab: int, seed: int, stream: int, step: int):
@@ -113,8 +120,7 @@ def fill(model: Denoiser, text, vocab: int, seed: int) -> dict:
 def launch(target: Target, name: str, recipe: Recipe) -> dict:
     """Train one run at one seed and measure it: its row."""
     run, seed, vocab, before = RUNS[name], recipe.seed, target.vocab_size, target.digest()
-    texts = mx.array(windows(target, 2 * EXAMPLES, PREFIX + CANVAS, f"{ACT}/{seed}"))
-    clean, unseen = texts[:EXAMPLES], mx.array(windows(target, EXAMPLES, PREFIX + CANVAS, f"{ACT}/{seed}", held_out=True))
+    clean, unseen = (examples(target, seed, held_out) for held_out in (False, True))
     model = Denoiser(target, run.rank, MODULES[run.adapter], run.scale, seed=seed)
 
     def batch(step: int) -> tuple:
@@ -127,7 +133,7 @@ def launch(target: Target, name: str, recipe: Recipe) -> dict:
     for until in sorted({*range(EVERY, run.steps, EVERY), run.steps}):
         loop.run(until, say=lambda *_, **__: None)
         curve.append({"step": until, **as_trained(model, clean, vocab, seed)})
-    held_out = windows(target, TEXTS, TEXT_ROWS, ACT, held_out=True)
+    held_out = windows(target, TEXTS, TEXT_ROWS, ACT, True, APART)
     plain = Denoiser(target, run.rank, MODULES[run.adapter], run.scale, seed=seed, fast=False)
     plain.update(tree_unflatten(list(model.trainable().items())))
     bits = np.array(plain.causal(clean, adapter=False)).view(np.uint32) != np.array(target.model(clean)).view(np.uint32)

@@ -33,7 +33,7 @@ LEVELS, LOWEST = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0), 0.05
 ARMS: dict[str, dict] = {"none": {"timestep": False}, "free": {}, "x1": {"size": 1.0}, "x20": {"size": 20.0}}
 FILLS = ((0.0, 8), (0.0, 64), (0.5, 8))  # share of the canvas that is given, forwards
 SHARES = (0.1, 0.5)  # of a launch, after which its health is taken, besides its start and end
-SAVE_EVERY, FORWARD = 100, 8  # steps between checkpoints; windows of one forward without gradient
+SAVE_EVERY, FORWARD, APART = 100, 8, 9  # steps between checkpoints; windows of one forward without gradient; distance of the held-out ones
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Recipe:
     seed: int
     steps: int
     lr: float
-    warmup: int = 50
+    warmup: int = 20
     schedule: str = "flat"
 
 
@@ -197,7 +197,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     target = load_target(params["target"], "float32")
     mask, seeds = mask_id(target), [FIRST_SEED + i for i in range(params["seeds"])]
     text = windows(target, BATCH * max(params["steps"], params["bias_steps"]), PREFIX + CANVAS, ACT)
-    held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, held_out=True)
+    held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, True, APART)
     some = held_out[: params["prompts"]]
     config = {name: params[name] for name in ("target", "steps", "bias_steps", "lr", "windows")}
     config |= {"dtype": "float32", "reduced": params["quick"], "seeds": seeds, "prompts": len(some), "warmup": Recipe.warmup, "arms": ARMS, "levels": list(LEVELS), "lowest": LOWEST,

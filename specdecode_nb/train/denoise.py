@@ -30,15 +30,18 @@ TRAIN_CANVAS, EVAL_CANVAS, SCRAMBLE, TIMESTEP = 0x545241494E5F4356, 0x4556414C5F
 
 # --- text ---
 
-def windows(target, count: int, rows: int, seed: int | str, held_out: bool = False) -> np.ndarray:
-    """Successive windows, int32 [count, rows], of grammar documents, the categories in turn, with the end-of-text id after each (1.5)."""
+def windows(target, count: int, rows: int, seed: int | str, held_out: bool = False, apart: int = 1) -> np.ndarray:
+    """Windows, int32 [count, rows], of grammar documents, the categories in turn, with the end-of-text id after each (1.5).
+
+    Successive ones, or one in every ``apart``: a few windows then come from many documents.
+    """
     ids: list[int] = []
     number = 0
-    while len(ids) < count * rows:
+    while len(ids) < count * apart * rows:
         category = list(CATEGORIES)[number % len(CATEGORIES)]
         ids += target.encode(document(category, number // len(CATEGORIES), f"denoise/{seed}", held_out)) + [min(target.eos_ids)]
         number += 1
-    return np.array(ids[: count * rows], dtype=np.int32).reshape(count, rows)
+    return np.array(ids[: count * apart * rows], dtype=np.int32).reshape(count * apart, rows)[::apart]
 
 
 # --- corruption ---
