@@ -248,6 +248,22 @@ IDENTITY = (
     Param("repeats", int, 1, "passes over the prompts of the price", "", 1, 100),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
+OVERFIT = (
+    MEASURED[0],
+    Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
+    Param("lr", float, 2e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
+MASKED = (
+    MEASURED[0],
+    Param("seeds", int, 1, "launches of each arm", "", 1, 100),
+    Param("steps", int, 300, "training steps of the run without a conditioner", "steps", 2, 100000),
+    Param("bias_steps", int, 80, "training steps of the runs that compare sizes of the timestep bias", "steps", 2, 100000),
+    Param("lr", float, 1e-3, "learning rate; published for the large target: 1e-4", "", 1e-6, 1.0),
+    Param("windows", int, 12, "held-out windows that launches are judged on", "", 1, 1000),
+    Param("prompts", int, 6, "of them, those whose canvas is sampled", "", 1, 1000),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
 SYMBOLS = (
     MEASURED[0],
     Param("seeds", int, 3, "replicates of E against D and of the second pass, each with an alphabet, text order and held-out windows of its own", "", 1, 100),
@@ -263,6 +279,8 @@ SYMBOLS = (
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
+    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1}),
+    "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 8, "bias_steps": 4, "windows": 3, "prompts": 1}),
     "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
                  {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
