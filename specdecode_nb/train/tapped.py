@@ -9,20 +9,16 @@ import argparse
 import hashlib
 import json
 import os
-import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ..backend import mx, nn  # isort: skip
 
-import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_flatten, tree_map
 
 from ..ending import take_away
 from ..decoder import generate
-from ..checkpoints import write_safetensors
-from ..errors import BadInput
 from ..families import width
 from ..lora import share
 from ..statistics import looped_fraction
@@ -30,6 +26,7 @@ from ..records import write_atomic
 from ..targets import Target, load_target
 from ..taps import TappedModel
 from .fast import adopt_mlp
+from .loop import Loop
 from .uno import cached, own_windows
 
 PREFIX = 128  # tokens of a window that are not the target's own
@@ -91,19 +88,17 @@ def probe(target: Target, drafter, prompts, block: int, tokens: int) -> dict:
             "reach": [round(float(np.mean(np.array(accepted) >= j)), 3) for j in range(1, block)]}
 
 
-class Training:
-    """Weights, moments, step and log of one run. What is trained, on which batches and for which loss, a subclass says."""
+class Training(Loop):
+    """The loop over a drafter of tapped layers. What is trained, on which batches and for which loss, a subclass says."""
 
     def __init__(self, target: Target, recipe: Recipe):
         self.target, self.recipe = target, recipe
         mx.random.seed(recipe.seed)
-        self.model = self.new_model()
-        for layer in self.model.layers:
+        model = self.new_model()
+        for layer in model.layers:
             layer.mlp = adopt_mlp(layer.mlp)
-        self.optimizer = optim.AdamW(recipe.lr, betas=[0.9, 0.98], weight_decay=0.0, bias_correction=True)
-        self.optimizer.init(self.model.trainable_parameters())
-        self.step, self.seconds, self.log = 0, 0.0, {"loss": [], "probe": []}
-        self._loss = nn.value_and_grad(self.model, self.loss)
+        super().__init__(model, self.loss, None, recipe)
+        self.log["probe"] = []
 
     def new_model(self) -> nn.Module:
         """The drafter with fresh weights."""
@@ -126,22 +121,9 @@ class Training:
         raise NotImplementedError
 
     def run(self, rows, windows, until: int, prefix: int = PREFIX, say=print) -> None:
-        """Steps up to ``until``; the loss is logged every 10."""
-        r = self.recipe
-        while self.step < until:
-            began = time.perf_counter()
-            loss, grads = self._loss(self.model, *self.batch(self.step, rows, windows, prefix))
-            grads, norm = optim.clip_grad_norm(grads, 1.0)
-            self.optimizer.learning_rate = r.lr * min((self.step + 1) / r.warmup, 1.0) * max(0.05, 1 - self.step / r.steps)
-            self.optimizer.update(self.model, grads)
-            mx.eval(self.model.parameters(), self.optimizer.state, loss, norm)
-            self.step += 1
-            self.seconds += time.perf_counter() - began
-            if not np.isfinite(loss.item()):
-                raise FloatingPointError(f"Training stopped at step {self.step}: loss {loss.item()}; lower the rate.")
-            if self.step % 10 == 0:
-                self.log["loss"].append([self.step, round(loss.item(), 4), round(norm.item(), 3)])
-                say(*self.log["loss"][-1], f"{self.seconds / self.step:.2f} s/step", flush=True)
+        """Steps up to ``until`` on these windows and their tapped rows."""
+        self.batches = lambda step: self.batch(step, rows, windows, prefix)
+        super().run(until, say)
 
     def probe(self, prompts) -> tuple[dict, bool]:
         """Decode with the present weights; also whether this is the best prefix so far."""
@@ -162,24 +144,6 @@ class Training:
         if prefixes and len(prefixes) - 1 - int(np.argmax(prefixes)) >= self.recipe.patience:
             return "plateau"
         return "steps" if self.step >= self.recipe.steps else None
-
-    def save(self, path: Path) -> None:
-        tensors = {f"model.{k}": v for k, v in tree_flatten(self.model.parameters())}
-        tensors |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
-        state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "log": self.log}
-        write_safetensors(path, tensors, {"state": json.dumps(state)})
-
-    def resume(self, path: Path) -> None:
-        """Go on from :meth:`save`. Raises BadInput if the recipe is another one (``steps`` and ``patience`` may differ)."""
-        tensors, metadata = mx.load(str(path), return_metadata=True)
-        state = json.loads(metadata["state"])
-        fixed = lambda r: {k: v for k, v in r.items() if k not in ("steps", "patience")}  # noqa: E731
-        if fixed(state["recipe"]) != fixed(json.loads(json.dumps(asdict(self.recipe)))):
-            raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
-        part = lambda name: tree_unflatten([(k.removeprefix(name), v) for k, v in tensors.items() if k.startswith(name)])  # noqa: E731
-        self.model.update(part("model."))
-        self.optimizer.state = part("optimizer.")
-        self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
 
 
 def command(description: str, training: type[Training], recipe: type[Recipe]) -> None:

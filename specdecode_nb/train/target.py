@@ -10,19 +10,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..backend import mx, nn  # isort: skip
 
-import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models import qwen3_5
 
 from ..gdn import adopt
-from ..checkpoints import write_safetensors
 from .fast import adopt_mlp
+from .loop import Loop
 
 CONFIG = {
     "model_type": "qwen3_5", "architectures": ["Qwen3_5ForCausalLM"],
@@ -36,6 +35,7 @@ CONFIG = {
 # The second phase was added when the loss had stopped falling at the first rate (see the curve in training.json).
 RECIPE = {"seed": 20261129, "window": 512, "warmup": 50, "decay_share": 0.3, "weight_decay": 0.1, "betas": [0.9, 0.95], "clip": 1.0,
           "phases": [{"until": 850, "batch": 4, "lr": 2e-3}, {"until": 2000, "batch": 2, "lr": 6e-4}]}
+CHECKPOINT = "checkpoint.safetensors"
 
 
 def build(seed: int) -> qwen3_5.Model:
@@ -89,82 +89,64 @@ def heldout_loss(model, heldout: dict, window: int, limit: int = 4) -> dict:
     return result
 
 
-def save(folder: Path, model, optimizer, state: dict) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {f"model.{k}": v for k, v in tree_flatten(model.parameters())}
-    arrays |= {f"optimizer.{k}": v for k, v in tree_flatten(optimizer.state)}
-    write_safetensors(folder / "checkpoint.safetensors", arrays, {"state": json.dumps(state)})
+@dataclass(frozen=True)
+class Recipe:
+    """What the loop reads; the rates and batches of the phases are in ``RECIPE``."""
+
+    steps: int
+    lr: float = 1e-3
+    seed: int = RECIPE["seed"]
+    weight_decay: float = RECIPE["weight_decay"]
+    betas: tuple[float, ...] = tuple(RECIPE["betas"])
 
 
-def restore(folder: Path, model, optimizer) -> dict | None:
-    path = folder / "checkpoint.safetensors"
-    if not path.exists():
-        return None
-    arrays, metadata = mx.load(str(path), return_metadata=True)
-    part = lambda p: tree_unflatten([(k[len(p) :], v) for k, v in arrays.items() if k.startswith(p)])  # noqa: E731
-    model.update(part("model."))
-    optimizer.state = part("optimizer.")
-    return json.loads(metadata["state"])
-
-
-def train(corpus: Path, work: Path, steps: int, log_every: int = 10, save_every: int = 50, eval_every: int = 250) -> dict:
-    """Train to ``steps`` and return the log; every checkpoint holds weights, moments, step and the log so far."""
-    tokens = np.load(corpus / "train.npy")
-    heldout = dict(np.load(corpus / "heldout.npz"))
-    model, optimizer = build(RECIPE["seed"]), optim.AdamW(
-        1e-3, betas=RECIPE["betas"], weight_decay=RECIPE["weight_decay"], bias_correction=True)
-    optimizer.init(model.trainable_parameters())
-    state = restore(work, model, optimizer) or {"step": 0, "seconds": 0.0, "curve": [], "heldout": []}
-    window = RECIPE["window"]
+def started(corpus: Path, work: Path, steps: int) -> Loop:
+    """The run over the corpus, at the step of the checkpoint in ``work`` (0 if there is none)."""
+    tokens, window = np.load(corpus / "train.npy"), RECIPE["window"]
     # windows begin where documents do: what a document announces at its top decides the rest of it
     starts = np.concatenate([[0], np.flatnonzero(tokens == CONFIG["eos_token_id"]) + 1])
     starts = np.random.default_rng(RECIPE["seed"]).permutation(starts[starts + window < len(tokens)])
-    gradient = nn.value_and_grad(model, loss_of)
-    began, before, recent = time.perf_counter(), state["seconds"], []
-    while state["step"] < steps:
-        step = state["step"]
-        batch, rate, read = phase(step, steps)
-        rows = starts[np.arange(read, read + batch) % len(starts)]
-        ids = mx.array(np.stack([tokens[r : r + window + 1] for r in rows]).astype(np.int32))
-        loss, grads = gradient(model, ids)
-        grads, norm = optim.clip_grad_norm(grads, RECIPE["clip"])
-        optimizer.learning_rate = rate
-        optimizer.update(model, grads)
-        mx.eval(model.parameters(), optimizer.state, loss, norm)
-        if not np.isfinite(loss.item()):
-            raise FloatingPointError(f"The loss is not finite at step {step}; lower the learning rate and start again.")
-        recent.append(loss.item())
-        state["step"] += 1
-        state["seconds"] = before + time.perf_counter() - began
-        if state["step"] % log_every == 0:
-            state["curve"].append([state["step"], round(float(np.mean(recent)), 4), round(norm.item(), 3)])
-            print(f"step {state['step']} loss {np.mean(recent):.4f} norm {norm.item():.2f} {state['seconds']:.0f} s", flush=True)
-            recent = []
-        if state["step"] % eval_every == 0 or state["step"] == steps:
-            state["heldout"].append([state["step"], heldout_loss(model, heldout, window)])
-            print(state["heldout"][-1], flush=True)
-        if state["step"] % save_every == 0 or state["step"] == steps:
-            save(work, model, optimizer, state)
-    return state
+
+    def batch(step: int) -> tuple:
+        size, _, read = phase(step, steps)
+        rows = starts[np.arange(read, read + size) % len(starts)]
+        return (mx.array(np.stack([tokens[r : r + window + 1] for r in rows]).astype(np.int32)),)
+
+    run = Loop(build(RECIPE["seed"]), loss_of, batch, Recipe(steps), rate=lambda step: phase(step, steps)[1])
+    run.log["heldout"] = []
+    if (work / CHECKPOINT).exists():
+        run.resume(work / CHECKPOINT)
+    return run
+
+
+def train(corpus: Path, work: Path, steps: int, save_every: int = 50, eval_every: int = 250) -> Loop:
+    """Train to ``steps``; every checkpoint holds weights, moments, step and the log so far."""
+    heldout, run = dict(np.load(corpus / "heldout.npz")), started(corpus, work, steps)
+    work.mkdir(parents=True, exist_ok=True)
+    while run.step < steps:
+        run.run(min(steps, *((run.step // n + 1) * n for n in (save_every, eval_every))))
+        if run.step % eval_every == 0 or run.step == steps:
+            run.log["heldout"].append([run.step, heldout_loss(run.model, heldout, RECIPE["window"])])
+            print(run.log["heldout"][-1], flush=True)
+        run.save(work / CHECKPOINT)
+    return run
 
 
 def export(corpus: Path, work: Path, folder: Path) -> None:
     """Write the checkpoint as bf16 safetensors with config and provenance, in the layout mlx-lm loads."""
     from ..environment import provenance
 
-    model, optimizer = build(RECIPE["seed"]), optim.AdamW(1e-3)
-    optimizer.init(model.trainable_parameters())
-    state = restore(work, model, optimizer)
-    if state is None:
+    run = started(corpus, work, RECIPE["phases"][-1]["until"])
+    if not run.step:
         raise FileNotFoundError("There is no checkpoint to export; train first.")
-    weights = {k: v.astype(mx.bfloat16) if v.ndim > 1 else v for k, v in tree_flatten(model.parameters())}
+    weights = {k: v.astype(mx.bfloat16) if v.ndim > 1 else v for k, v in tree_flatten(run.model.parameters())}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     recipe = json.loads((corpus / "recipe.json").read_text())
-    record = {"recipe": RECIPE, "steps": state["step"], "tokens_seen": phase(state["step"], state["step"])[2] * RECIPE["window"],
-              "wall_seconds": round(state["seconds"]), "parameters": sum(v.size for v in weights.values()), "corpus": recipe,
+    record = {"recipe": RECIPE, "steps": run.step, "tokens_seen": phase(run.step, run.step)[2] * RECIPE["window"],
+              "wall_seconds": round(run.seconds), "parameters": sum(v.size for v in weights.values()), "corpus": recipe,
               "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
-              "provenance": provenance(), "loss_curve": state["curve"], "heldout_nats": state["heldout"]}
+              "provenance": provenance(), "loss_curve": run.log["loss"], "heldout_nats": run.log["heldout"]}
     (folder / "training.json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     (folder / "README.md").write_text(model_card(record))
 

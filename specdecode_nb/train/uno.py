@@ -18,9 +18,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..backend import mx, nn  # isort: skip
+from ..backend import mx  # isort: skip
 
-import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_unflatten
 
@@ -31,6 +30,7 @@ from ..records import write_atomic
 from ..streams import DATA_SAMPLING, EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target
 from .fast import adopt_mlp
+from .loop import Loop
 
 MODULES = {"published": PUBLISHED, "all": PUBLISHED + DELTANET}
 
@@ -221,6 +221,26 @@ def agreement(target, adapted, gate, clean: CleanPass, recipe: Recipe, batches: 
             "prefix_block": round(float(np.cumprod(m, 1).sum(1).mean()), 4)}
 
 
+def launch(target: Target, clean: CleanPass, recipe: Recipe, lowest: int = 16, start: dict | None = None):
+    """A training of an adapter over the windows of ``clean``, at its first step.
+
+    ``start`` holds the tensors of an earlier adapter to go on from, with fresh moments. Returns (adapted model, gate, :class:`Loop`).
+    """
+    adapted, gate = attach(target.model, recipe.rank, MODULES[recipe.modules], seed=recipe.seed)
+    if start:
+        adapted.update(tree_unflatten(list(start.items())))
+    for layer in adapted.layers:
+        layer.mlp = adopt_mlp(layer.mlp)
+
+    def saturated(model, rows, caches, teacher):
+        gate.rows(mx.ones(rows.shape))
+        return (mx.abs(model(rows, cache=caches)).max() > 2 * mx.abs(teacher).max()).item()
+
+    return adapted, gate, Loop(adapted, lambda m, *a: branch_loss(m, gate, *a, recipe.objective),
+                               lambda step: _blocks(target, clean, recipe, step, TRAIN_NOISE, lowest), recipe,
+                               allowed=lambda name: name.endswith(("lora_a", "lora_b")), frozen=target.digest, saturated=saturated)
+
+
 def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Recipe, lowest: int = 16, say=print, start: dict | None = None):
     """Train an adapter; the target's weights are untouched by construction (compare its digest before and after).
 
@@ -231,34 +251,13 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
     """
     chosen = np.random.default_rng(recipe.seed).permutation(len(windows))[: recipe.windows]
     clean, unseen = clean_pass(target, windows[chosen]), clean_pass(target, heldout)
-    adapted, gate = attach(target.model, recipe.rank, MODULES[recipe.modules], seed=recipe.seed)
-    if start:
-        adapted.update(tree_unflatten(list(start.items())))
-    for layer in adapted.layers:
-        layer.mlp = adopt_mlp(layer.mlp)
-    schedule = lambda s: recipe.lr * min((s + 1) / recipe.warmup, 1.0) * max(0.05, 1 - s / recipe.steps)  # noqa: E731
-    # without the bias correction the first hundred steps are several times too long, and the drafts fall to unigrams
-    optimizer = optim.AdamW(recipe.lr, betas=[0.9, 0.98], weight_decay=0.0, bias_correction=True)
-    step_loss = nn.value_and_grad(adapted, lambda m, *a: branch_loss(m, gate, *a, recipe.objective))
-    log, began, quiet = {"loss": [], "agreement": []}, time.perf_counter(), 0
-    log["agreement"].append([0, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)])
-    for step in range(recipe.steps):
-        loss, grads = step_loss(adapted, *_blocks(target, clean, recipe, step, TRAIN_NOISE, lowest))
-        grads, norm = optim.clip_grad_norm(grads, 1.0)
-        optimizer.learning_rate = schedule(step)
-        optimizer.update(adapted, grads)
-        mx.eval(adapted.trainable_parameters(), optimizer.state, loss, norm)
-        quiet = quiet + 1 if norm.item() < 1e-3 else 0
-        if not np.isfinite(loss.item()) or quiet >= 5:
-            raise FloatingPointError(f"Training stopped at step {step}: loss {loss.item()}, gradient norm {norm.item():.2g}; lower the rate.")
-        if (step + 1) % 10 == 0:
-            log["loss"].append([step + 1, round(loss.item(), 4), round(norm.item(), 3)])
-            say(*log["loss"][-1], flush=True)
-        if (step + 1) % 100 == 0 or step + 1 == recipe.steps:
-            log["agreement"].append([step + 1, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)])
-            say(step + 1, loss.item(), log["agreement"][-1][1], f"{time.perf_counter() - began:.0f} s", flush=True)
-    log["seconds"] = round(time.perf_counter() - began, 1)
-    return adapted, gate, log
+    began, (adapted, gate, loop) = time.perf_counter(), launch(target, clean, recipe, lowest, start)
+    loop.log["agreement"] = [[0, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)]]
+    while loop.step < recipe.steps:
+        loop.run(min(recipe.steps, loop.step + 100), say)
+        loop.log["agreement"].append([loop.step, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)])
+        say(loop.step, loop.log["agreement"][-1][1], flush=True)
+    return adapted, gate, loop.log | {"seconds": round(time.perf_counter() - began, 1)}
 
 
 def main() -> None:

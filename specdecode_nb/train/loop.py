@@ -1,0 +1,127 @@
+"""The one training loop: weights, moments, step and log of a run that can be killed and goes on bit for bit.
+
+What is trained, on which batches and for which loss, is passed in. A batch is a function of its step alone (keys from
+``streams.stream_seed``, published system 1.6), so a step does not depend on how the run came to it.
+"""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..backend import mx, nn  # isort: skip
+
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from ..checkpoints import expect, write_safetensors
+from ..errors import BadInput
+
+CLIP = 1.0  # global norm of the gradient
+STILL, PATIENCE = 1e-3, 5  # a gradient norm below STILL for PATIENCE steps of saturated logits ends a run (published system 1.4)
+LONGER = ("steps", "patience")  # what may differ between a checkpoint and the run that goes on from it
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The least that a recipe says; any frozen dataclass with these fields will do.
+
+    ``schedule`` of the rate after its linear warm-up: "flat", "linear" (falls over all steps to a twentieth) or "end" (flat, falls over the
+    last 30 % to a fiftieth). A recipe without the field is "linear"; one may also have ``betas`` and ``weight_decay``.
+    """
+
+    lr: float = 1e-3
+    warmup: int = 20
+    steps: int = 1000
+    seed: int = 20260903
+    schedule: str = "flat"
+
+
+def rate(recipe, step: int) -> float:
+    """The learning rate of ``step``, counted from 0. Raises BadInput for an unknown schedule."""
+    kind, left = getattr(recipe, "schedule", "linear"), 1 - step / recipe.steps
+    falls = {"flat": 1.0, "linear": max(0.05, left), "end": max(0.02, min(1.0, left / 0.3))}
+    if kind not in falls:
+        raise BadInput(f"There is no schedule {kind!r}; take {', '.join(falls)}.")
+    return recipe.lr * min((step + 1) / recipe.warmup, 1.0) * falls[kind]
+
+
+class Loop:
+    """Train ``model`` in place with AdamW: ``loss(model, *batch(step))`` is a scalar, ``batch(step)`` a tuple.
+
+    Args:
+        recipe: a frozen dataclass with at least ``lr``, ``warmup``, ``steps`` and ``seed`` (see :class:`Recipe`).
+        allowed: which names may be trainable, e.g. ``lambda name: name.endswith(("lora_a", "lora_b"))``. None: all.
+        frozen: the digest of what must not change, e.g. ``target.digest``; taken now and at the end of every :meth:`run`.
+        saturated: asked with (model, *batch) after a step whose gradient is as good as zero; five times true in a row ends the run.
+        rate: the learning rate of a step; None: that of the recipe's schedule.
+    Raises:
+        BadInput: ``allowed`` refuses a trainable tensor, or nothing is trainable.
+
+    ``log["loss"]`` holds [step, loss, gradient norm] of every ``log_every``-th step; callers add lists of their own to ``log``.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable, batch: Callable[[int], tuple], recipe, *, allowed: Callable[[str], bool] | None = None,
+                 frozen: Callable[[], str] | None = None, saturated: Callable[..., bool] | None = None,
+                 rate: Callable[[int], float] | None = None, log_every: int = 10):
+        self.model, self.recipe, self.batches, self.log_every = model, recipe, batch, log_every
+        names = [k for k, _ in tree_flatten(model.trainable_parameters())]
+        foreign = [k for k in names if allowed and not allowed(k)]
+        if foreign or not names:
+            raise BadInput(f"The tensor {foreign[0]!r} would be trained ({len(foreign)} in all); freeze it." if foreign else "Nothing in the model is trainable.")
+        self.optimizer = optim.AdamW(recipe.lr, betas=list(getattr(recipe, "betas", (0.9, 0.98))),
+                                     weight_decay=getattr(recipe, "weight_decay", 0.0), bias_correction=True)
+        # without the bias correction the first hundred steps are several times too long, and drafts fall to unigrams
+        self.optimizer.init(model.trainable_parameters())
+        self.step, self.seconds, self.log = 0, 0.0, {"loss": []}
+        self._gradient, self._rate, self._saturated = nn.value_and_grad(model, loss), rate, saturated
+        self._frozen, self._digest = frozen, frozen() if frozen else None
+
+    def run(self, until: int, say: Callable = print) -> None:
+        """Steps up to ``until``; ``self.seconds`` counts their wall time.
+
+        Raises:
+            FloatingPointError: a loss or gradient that is not finite, or saturation.
+            RuntimeError: the frozen part is not what it was.
+        """
+        still = 0
+        while self.step < until:
+            began = time.perf_counter()
+            loss, grads = self._gradient(self.model, *self.batches(self.step))
+            grads, norm = optim.clip_grad_norm(grads, CLIP)
+            self.optimizer.learning_rate = self._rate(self.step) if self._rate else rate(self.recipe, self.step)
+            self.optimizer.update(self.model, grads)
+            mx.eval(self.model.trainable_parameters(), self.optimizer.state, loss, norm)
+            self.step += 1
+            self.seconds += time.perf_counter() - began
+            still = still + 1 if self._saturated and norm.item() < STILL and self._saturated(self.model, *self.batches(self.step - 1)) else 0
+            if not np.isfinite([loss.item(), norm.item()]).all() or still >= PATIENCE:
+                raise FloatingPointError(f"Training stopped at step {self.step}: loss {loss.item()}, gradient norm {norm.item():.2g}; lower the rate.")
+            if self.step % self.log_every == 0:
+                self.log["loss"].append([self.step, round(loss.item(), 4), round(norm.item(), 3)])
+                say(*self.log["loss"][-1], f"{self.seconds / self.step:.2f} s/step", flush=True)
+        if self._frozen and self._frozen() != self._digest:
+            raise RuntimeError("The target's digest changed during training; what was trained is void.")
+
+    def save(self, path: Path) -> None:
+        """Trainable tensors, moments, recipe, step, seconds and log in one safetensors file, put in place whole."""
+        tensors = {f"model.{k}": v for k, v in tree_flatten(self.model.trainable_parameters())}
+        tensors |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
+        state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "log": self.log}
+        write_safetensors(path, tensors, {"state": json.dumps(state)})
+
+    def resume(self, path: Path, changed: Iterable[str] = LONGER) -> None:
+        """Go on from :meth:`save`. Raises BadInput if the recipe differs in other fields than ``changed``, or the tensors are of another model."""
+        tensors, metadata = mx.load(str(path), return_metadata=True)
+        state, changed = json.loads(metadata["state"]), set(changed) | set(LONGER)
+        fixed = lambda r: {k: v for k, v in r.items() if k not in changed}  # noqa: E731
+        if fixed(state["recipe"]) != fixed(json.loads(json.dumps(asdict(self.recipe)))):
+            raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
+        part = lambda name: {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}  # noqa: E731
+        expect({k: v.shape for k, v in tree_flatten(self.model.trainable_parameters())}, {k: v.shape for k, v in part("model.").items()}, path.name)
+        self.model.update(tree_unflatten(list(part("model.").items())))
+        self.optimizer.state = tree_unflatten(list(part("optimizer.").items()))
+        self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
