@@ -9,6 +9,7 @@ from specdecode_nb import criteria
 from specdecode_nb.book import acts, needs, overview
 from specdecode_nb.book import states as book
 from specdecode_nb.errors import BadInput
+from specdecode_nb.families import tower
 from specdecode_nb.protocols import act4n
 from specdecode_nb.protocols import act4n_checks as checks
 from specdecode_nb.records import RowFile, load_rows
@@ -108,7 +109,7 @@ def test_states_are_embedded_and_cannot_be_read_out(target, alphabet):
     norms = np.linalg.norm(np.array(model.states.side), axis=1)
     vectors = np.array(model.states(mx.arange(VOCAB)))
     assert np.allclose(norms, np.linalg.norm(vectors, axis=1).mean(), rtol=1e-5)
-    assert np.array_equal(vectors, np.array(target.model.language_model.model.embed_tokens(mx.arange(VOCAB)) if "language_model" in target.model else target.model.model.embed_tokens(mx.arange(VOCAB))))
+    assert np.array_equal(vectors, np.array(tower(target.model).embed_tokens(mx.arange(VOCAB))))
     assert np.array_equal(np.array(model.states(mx.array([VOCAB + 3]))[0]), np.array(model.states.side[3]))
     assert target.digest() == before
 
@@ -261,5 +262,5 @@ def test_rows_that_do_not_agree_are_refused():
     with pytest.raises(ValueError, match="16 hidden"):
         StateScoreRow.model_validate(score | {"right": [17]})
     with pytest.raises(ValueError, match="1 losses and 1 norms for 2 steps"):
-        StateLaunchRow.model_validate({"kind": "state_launch", "stage": 2, "condition": "E", "arm": "causal", "seed": 1, "steps": 2, "trained": 5, "losses": [1.0], "norms": [1.0], "hidden": 0,
-                                       "right": 0, "seconds": 1.0, "digest": "", "target_digest": "", "stopped": None})
+        StateLaunchRow.model_validate({"kind": "state_launch", "stage": 2, "condition": "E", "arm": "causal", "seed": 1, "steps": 2, "trained": 5, "losses": [1.0],
+                                       "norms": [1.0], "hidden": 0, "right": 0, "seconds": 1.0, "digest": "", "target_digest": "", "stopped": None})

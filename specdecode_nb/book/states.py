@@ -130,8 +130,9 @@ def differences(file: RowFile) -> list[dict]:
     """The comparisons of interest as entries of a forest: label, value, low, high, n."""
     rows = {"E less D (primary)": over_seeds(less(mean_of(file, "E"), mean_of(file, "D")))}
     rows |= {f"E less D, {NAMES[arm]}": over_seeds(less(mean_of(file, "E", [arm]), mean_of(file, "D", [arm]))) for arm in BOTH}
-    rows |= {f"E less D, t = {level:.2f}": over_seeds(less(mean_of(file, "E", levels=[level]), mean_of(file, "D", levels=[level]))) for level in file.config["levels"]}
-    rows |= {f"aligned less none, {c}": over_seeds(gain(file, c)) for c in "DE"} | {"aligned less shuffled, E": over_seeds(gain(file, "E", against="shuffled"))}
+    rows |= {f"E less D, t = {level:.2f}": over_seeds(less(*(mean_of(file, c, levels=[level]) for c in "ED"))) for level in file.config["levels"]}
+    rows |= {f"aligned less none, {c}": over_seeds(gain(file, c)) for c in "DE"}
+    rows |= {"aligned less shuffled, E": over_seeds(gain(file, "E", against="shuffled"))}
     rows |= {f"E less {c}": over_seeds(less(mean_of(file, "E"), mean_of(file, c))) for c in "ABC"}
     named = ("value", "low", "high", "n")
     return [{"label": label} | dict(zip(named, found)) for label, found in rows.items() if found[0] is not None]
@@ -140,9 +141,10 @@ def differences(file: RowFile) -> list[dict]:
 def seeds(file: RowFile) -> pd.DataFrame:
     """One line a seed: its alphabet, what the states tell the target, and E less D."""
     alphabets = {r["seed"]: r for r in file.of("alphabet")}
-    e_less_d, bits, inside = less(mean_of(file, "E"), mean_of(file, "D")), {c: told(file, c, lambda r: r["state_bits"]) for c in "DE"}, {c: told(file, c, within) for c in "DE"}
-    return frame([{"seed": s, "H(bucket)": a["entropy"]["E"], **{f"H in text, {c}": a["text_entropy"][c] for c in "DE"}, **{f"told, {c}": float(bits[c][s].mean()) for c in "DE"},
-                   **{f"within, {c}": float(inside[c][s].mean()) for c in "DE"}, "E less D": e_less_d.get(s)} for s, a in alphabets.items()],
+    e_less_d, bits = less(mean_of(file, "E"), mean_of(file, "D")), {c: told(file, c, lambda r: r["state_bits"]) for c in "DE"}
+    inside = {c: told(file, c, within) for c in "DE"}
+    return frame([{"seed": s, "H(bucket)": a["entropy"]["E"], **{f"H in text, {c}": a["text_entropy"][c] for c in "DE"},
+                   **{f"told, {c}": float(bits[c][s].mean()) for c in "DE"}, **{f"within, {c}": float(inside[c][s].mean()) for c in "DE"}, "E less D": e_less_d.get(s)} for s, a in alphabets.items()],
                  **dict.fromkeys(("H(bucket)", "H in text, D", "H in text, E"), "bits"), **dict.fromkeys(("told, D", "told, E"), "bits a row"),
                  **dict.fromkeys(("within, D", "within, E"), "%"), **{"E less D": "pp"})
 
@@ -150,7 +152,8 @@ def seeds(file: RowFile) -> pd.DataFrame:
 def learning(file: RowFile) -> pd.DataFrame:
     """Stage 1 by condition: loss at the beginning and the end, largest gradient norm, positions right, outcome."""
     return frame([{"condition": r["condition"], "first loss": r["losses"][0] if r["losses"] else None, "last loss": r["losses"][-1] if r["losses"] else None,
-                   "largest gradient norm": max(r["norms"], default=None), "right": f"{r['right']} of {r['hidden']}", "outcome": "passes" if learned(r) else r["stopped"] or "has not learned it"}
+                   "largest gradient norm": max(r["norms"], default=None), "right": f"{r['right']} of {r['hidden']}",
+                   "outcome": "passes" if learned(r) else r["stopped"] or "has not learned it"}
                   for r in file.of("state_launch") if r["stage"] == 1], **{"first loss": "nats", "last loss": "nats"})
 
 
@@ -170,8 +173,8 @@ def buckets(file: RowFile, most: int) -> pd.DataFrame:
     """States of the first seed's E, most frequent in text first: tokens, share of the text, examples."""
     row = file.of("alphabet")[0]
     order = sorted(range(row["states"]), key=lambda s: -row["shares"][s])[:most]
-    return frame([{"state": s, "tokens": row["sizes"][s], "share of text": 100 * row["shares"][s], "most frequent": " ".join(repr(t) for t in row["examples"][s])} for s in order],
-                 **{"share of text": "%"})
+    return frame([{"state": s, "tokens": row["sizes"][s], "share of text": 100 * row["shares"][s], "most frequent": " ".join(map(repr, row["examples"][s]))}
+                  for s in order], **{"share of text": "%"})
 
 
 def lacking(file: RowFile) -> Iterator[str]:

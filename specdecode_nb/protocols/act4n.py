@@ -33,6 +33,7 @@ DECISIVE = (("D", "causal"), ("E", "causal"), ("D", "aligned"), ("E", "aligned")
 OTHERS = tuple((condition, arm) for condition in "ABC" for arm in ("causal", "aligned"))
 BY_HEART = 2  # windows of the one batch of Stage 1, as in Act I
 CHECK_WINDOWS = 16
+APART = 4  # one held-out window in so many, so that a few come from many documents
 EXAMPLES = 6
 QUIET = {"say": lambda *_, **__: None}
 
@@ -56,13 +57,15 @@ def alphabet_row(target: Target, alphabet: Alphabet, seed: int) -> dict:
     both = {c: alphabet.labels(c) for c in "DE"}
     common = np.argsort(-alphabet.frequencies, kind="stable")
     return {"kind": "alphabet", "seed": seed, "states": alphabet.states, "vocabulary": alphabet.vocab,
-            "entropy": {c: symbols.entropy_bits(v) for c, v in both.items()}, "text_entropy": {c: symbols.entropy_bits(v, alphabet.frequencies) for c, v in both.items()},
+            "entropy": {c: symbols.entropy_bits(v) for c, v in both.items()},
+            "text_entropy": {c: symbols.entropy_bits(v, alphabet.frequencies) for c, v in both.items()},
             "sizes": np.bincount(both["E"], minlength=alphabet.states).tolist(), "shares": [round(v, 6) for v in alphabet.shares().tolist()],
             "kept": float(alphabet.frequencies[both["D"] == both["E"]].sum() / alphabet.frequencies.sum()),
             "examples": [[target.tokenizer.decode([int(i)]) for i in common[both["E"][common] == s][:EXAMPLES]] for s in range(alphabet.states)]}
 
 
-def launch(target: Target, alphabet: Alphabet, stage: int, condition: str, arm: str, recipe: Recipe, text: np.ndarray, held_out: np.ndarray | None) -> Iterator[dict]:
+def launch(target: Target, alphabet: Alphabet, stage: int, condition: str, arm: str, recipe: Recipe, text: np.ndarray,
+           held_out: np.ndarray | None) -> Iterator[dict]:
     """One training run: its score rows (Stage 2), then its launch row. Stage 1 sees one batch again and again and is asked for that batch."""
     loop, canvas = training(target, alphabet, condition, arm, recipe, text)
     batch = loop.batches(0)
@@ -82,8 +85,8 @@ def launch(target: Target, alphabet: Alphabet, stage: int, condition: str, arm: 
                    **score(loop.model, canvas, alphabet, condition, recipe.seed, held_out, level)}
     kept = [entry for entry in loop.log["loss"] if np.isfinite(entry[1:]).all()]
     yield {"kind": "state_launch", "stage": stage, "condition": condition, "arm": arm, "seed": recipe.seed, "steps": recipe.steps,
-           "trained": sum(v.size for v in loop.model.trainable().values()), "losses": [e[1] for e in kept], "norms": [e[2] for e in kept], "hidden": hidden, "right": right,
-           "seconds": loop.seconds, "digest": loop.model.fingerprint(), "target_digest": target.digest(), "stopped": stopped}
+           "trained": sum(v.size for v in loop.model.trainable().values()), "losses": [e[1] for e in kept], "norms": [e[2] for e in kept],
+           "hidden": hidden, "right": right, "seconds": loop.seconds, "digest": loop.model.fingerprint(), "target_digest": target.digest(), "stopped": stopped}
 
 
 def key(row: dict) -> tuple:
@@ -108,13 +111,13 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         raise BadInput(f"full is {params['full']}, but there are only {params['seeds']} seeds; give as many seeds or fewer full ones.")
     target, seeds = load_target(params["target"], "float32"), seeds_of(params)
     text = windows(target, params["train_windows"], PREFIX + CANVAS, ACT)
-    held_out = {seed: windows(target, params["windows"], PREFIX + CANVAS, f"{ACT}/{seed}", held_out=True) for seed in seeds}
+    held_out = {seed: windows(target, params["windows"], PREFIX + CANVAS, f"{ACT}/{seed}", held_out=True, apart=APART) for seed in seeds}
     recipe = Recipe(FIRST_SEED, *(params[name] for name in ("steps", "batch", "lr")))
     digest = lambda ids: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()  # noqa: E731
     config = {name: params[name] for name in ("target", "full", "windows", "train_windows", "heart_steps")} | {
-        "reduced": params["quick"], "dtype": "float32", "seeds": seeds, "runs": [list(run) for run in runs(params)], "conditions": dict(CONDITIONS), "arms": list(ARMS), "gate": GATE,
-        "levels": list(LEVELS), "states": STATES, "prefix": PREFIX, "canvas": CANVAS, "checks": list(checks.CHECKS), "recipe": {k: v for k, v in asdict(recipe).items() if k != "seed"},
-        "loss": "corrupted positions of the canvas", "text": {"train": digest(text), **{f"held_out/{seed}": digest(ids) for seed, ids in held_out.items()}},
+        "reduced": params["quick"], "dtype": "float32", "seeds": seeds, "runs": [list(run) for run in runs(params)], "conditions": dict(CONDITIONS),
+        "arms": list(ARMS), "gate": GATE, "levels": list(LEVELS), "states": STATES, "prefix": PREFIX, "canvas": CANVAS, "apart": APART,
+        "checks": list(checks.CHECKS), "recipe": {k: v for k, v in asdict(recipe).items() if k != "seed"}, "loss": "corrupted positions of the canvas", "text": {"train": digest(text), **{f"held_out/{seed}": digest(ids) for seed, ids in held_out.items()}},
         "criteria": criteria.load(ACT).rules}
     total = len(checks.CHECKS) + len(CONDITIONS) + 3 * len(seeds) + len(runs(params)) * (len(LEVELS) + 1)
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
