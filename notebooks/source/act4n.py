@@ -282,10 +282,12 @@ if page.rows:
 
 # %%
 if page.rows:
-    entries = found.differences(page.rows)
-    page.figure(draw.forest(entries, "difference in accuracy on corrupted positions (percentage points)"), "differences",
-                "Paired differences in held-out accuracy with 95 % intervals over seeds; without an interval where fewer than three seeds ran. Averaged over t = 0.50 and 0.75 where no level is named, and over both arms where no second pass is named",
-                "A list of paired differences as points with intervals beside a dashed line at zero: E less D, what the second pass adds, and E less the other conditions.", sources=[page.rows])
+    axis, average = "difference in accuracy on corrupted positions (percentage points)", "Averaged over t = 0.50 and 0.75 where no level is named, and over both arms where no second pass is named"
+    page.figure(draw.forest(found.decisive(page.rows), axis), "differences",
+                f"E less D and what the second pass adds: paired differences in held-out accuracy with 95 % intervals over seeds, none where fewer than three seeds ran. {average}",
+                "A list of paired differences as points with intervals beside a dashed line at zero: E less D in all and by arm and level, and what the second pass adds.", sources=[page.rows])
+    page.figure(draw.forest(found.others(page.rows), axis), "others", f"E less the conditions that tell nothing or something false, and A less B. {average}",
+                "Four paired differences as points, with intervals if three seeds ran them, beside a dashed line at zero.", sources=[page.rows])
 
 # %% [markdown]
 # Each seed is one draw of everything. How far the seeds lie apart decides what they can show together.

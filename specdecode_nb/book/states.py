@@ -100,9 +100,8 @@ def numbers(file: RowFile) -> dict[str, Found]:
              "unstable": count(sum(r["stopped"] is not None for r in two), len(two)), "e_less_d": over_seeds(e_less_d),
              "d_less_e_bits": over_seeds(less(bits("D"), bits("E"))), "d_less_e_within": over_seeds(less(told(file, "D", within), told(file, "E", within))),
              "interaction": over_seeds({s: gains["E"][s] - gains["D"][s] for s in gains["E"] if s in gains["D"]}), "aligned_less_causal": over_seeds(gains["E"]),
-             "aligned_less_shuffled": over_seeds(gain(file, "E", against="shuffled")), "e_less_c": over_seeds(less(mean_of(file, "E"), mean_of(file, "C"))),
-             "a_less_b": over_seeds(less(mean_of(file, "A"), mean_of(file, "B"))),
-             "e_less_d_full": over_seeds(less(mean_of(file, "E", levels=FULL), mean_of(file, "D", levels=FULL)))}
+             "aligned_less_shuffled": over_seeds(gain(file, "E", against="shuffled")), "e_less_c": between(file, "E", "C"), "a_less_b": between(file, "A", "B"),
+             "e_less_d_full": between(file, "E", "D", levels=FULL)}
     seen = power(list(e_less_d.values()))
     thin = criteria.few(len(e_less_d), unit="seed")
     return found | ({"power": (seen, None, None, len(e_less_d), thin)} if seen is not None else {})
@@ -126,16 +125,27 @@ def matrix(file: RowFile) -> pd.DataFrame:
     return table.sort_values(["condition", "second pass"], kind="stable", ignore_index=True)
 
 
-def differences(file: RowFile) -> list[dict]:
-    """The comparisons of interest as entries of a forest: label, value, low, high, n."""
-    rows = {"E less D (primary)": over_seeds(less(mean_of(file, "E"), mean_of(file, "D")))}
-    rows |= {f"E less D, {NAMES[arm]}": over_seeds(less(mean_of(file, "E", [arm]), mean_of(file, "D", [arm]))) for arm in BOTH}
-    rows |= {f"E less D, t = {level:.2f}": over_seeds(less(*(mean_of(file, c, levels=[level]) for c in "ED"))) for level in file.config["levels"]}
+def entries(rows: dict[str, Found]) -> list[dict]:
+    """Entries of a forest: label, value, low, high, n; a comparison that no seed ran is left out."""
+    return [{"label": label} | dict(zip(("value", "low", "high", "n"), found)) for label, found in rows.items() if found[0] is not None]
+
+
+def between(file: RowFile, one: str, other: str, **which) -> Found:
+    """One condition less another over seeds; ``which``: arms and levels of :func:`mean_of`."""
+    return over_seeds(less(mean_of(file, one, **which), mean_of(file, other, **which)))
+
+
+def decisive(file: RowFile) -> list[dict]:
+    """E less D, in all and by arm and level, and what the second pass adds."""
+    rows = {"E less D (primary)": between(file, "E", "D")} | {f"E less D, {NAMES[arm]}": between(file, "E", "D", arms=[arm]) for arm in BOTH}
+    rows |= {f"E less D, t = {level:.2f}": between(file, "E", "D", levels=[level]) for level in file.config["levels"]}
     rows |= {f"aligned less none, {c}": over_seeds(gain(file, c)) for c in "DE"}
-    rows |= {"aligned less shuffled, E": over_seeds(gain(file, "E", against="shuffled"))}
-    rows |= {f"E less {c}": over_seeds(less(mean_of(file, "E"), mean_of(file, c))) for c in "ABC"}
-    named = ("value", "low", "high", "n")
-    return [{"label": label} | dict(zip(named, found)) for label, found in rows.items() if found[0] is not None]
+    return entries(rows | {"aligned less shuffled, E": over_seeds(gain(file, "E", against="shuffled"))})
+
+
+def others(file: RowFile) -> list[dict]:
+    """E less the conditions that tell nothing of the token, and the two oldest ones against each other."""
+    return entries({f"{one} less {other}": between(file, one, other) for one, other in ("EA", "EB", "EC", "AB")})
 
 
 def seeds(file: RowFile) -> pd.DataFrame:
@@ -144,7 +154,8 @@ def seeds(file: RowFile) -> pd.DataFrame:
     e_less_d, bits = less(mean_of(file, "E"), mean_of(file, "D")), {c: told(file, c, lambda r: r["state_bits"]) for c in "DE"}
     inside = {c: told(file, c, within) for c in "DE"}
     return frame([{"seed": s, "H(bucket)": a["entropy"]["E"], **{f"H in text, {c}": a["text_entropy"][c] for c in "DE"},
-                   **{f"told, {c}": float(bits[c][s].mean()) for c in "DE"}, **{f"within, {c}": float(inside[c][s].mean()) for c in "DE"}, "E less D": e_less_d.get(s)} for s, a in alphabets.items()],
+                   **{f"told, {c}": float(bits[c][s].mean()) for c in "DE"}, **{f"within, {c}": float(inside[c][s].mean()) for c in "DE"},
+                   "E less D": e_less_d.get(s)} for s, a in alphabets.items()],
                  **dict.fromkeys(("H(bucket)", "H in text, D", "H in text, E"), "bits"), **dict.fromkeys(("told, D", "told, E"), "bits a row"),
                  **dict.fromkeys(("within, D", "within, E"), "%"), **{"E less D": "pp"})
 
