@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, rest, sampled, staging, sweep, undo
+from . import block, identity, imported, rest, reverse, sampled, staging, sweep, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -146,6 +146,11 @@ def drafts_in_widths(file: RowFile) -> Iterator[str]:
 
 
 NEEDS = {
+    "act2": Needs(
+        {"reverse_windows": (("level",), lambda c: [(t,) for t in c["levels"]]), "reverse_launch": (("arm", "seed"), lambda c: [(a, s) for a in c["arms"] for s in c["seeds"]]),
+         "gate_sweep": (("condition", "gate"), lambda c: [(w, g) for w in reverse.CONDITIONS for g in c["gates"]])},
+        {"reduced": bool, "arms": list[str], "seeds": list[int], "levels": list[float], "gates": list[float], "recipe": dict, "canvas": int}, ("target.name",), rules="act2",
+        more=reverse.lacking),
     "act4s": Needs({"decode": (("arm",), lambda c: arms(*PLAIN))}, COMMON | {"repeats": int}, fields={"decode": ("overhead_seconds",)},
                    more=drafts_in_widths),
     "act4s_rest": Needs(

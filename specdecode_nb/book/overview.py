@@ -9,10 +9,10 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, identity, palette, published, regimes, rest, sampled, staging, sweep, undo, verdicts
+from . import block, identity, palette, published, regimes, rest, reverse, sampled, staging, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
-JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
+JUDGES = {"act2": reverse.outcomes, "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
@@ -68,6 +68,12 @@ def amount(o: criteria.Outcome, fmt: str = ".2f") -> str:
     return f"{o.value:{fmt}}" + (f" [{o.low:{fmt}}, {o.high:{fmt}}]" if o.low is not None else "")
 
 
+def reversing(judged: Judged) -> str:
+    """Act II: the better bidirectional arm against causal, and the power of that comparison."""
+    return (f"a second pass over the reversed canvas changes the lift by {amount(judged['II-4'], '+.2f')} pp, aligned less shuffled {amount(judged['II-10'], '+.2f')} pp "
+            f"(a difference of 3 pp would be seen with probability {amount(judged['II-3'])})")
+
+
 def undoing(judged: Judged) -> str:
     """Act IV-U2: kept states against plain decoding, rewind against them."""
     slower = {criteria.HOLDS: "slower", criteria.FAILS: "not slower"}.get(judged["rewind-speed-k4"].word, "not told apart")
@@ -112,7 +118,7 @@ def drawn(judged: Judged) -> str:
             f"rejection accepts {amount(judged['gumbel-cost-uno'], '+.3f')} more of the adapter's drafts")
 
 
-FINDINGS = {"act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+FINDINGS = {"act2": reversing, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:
