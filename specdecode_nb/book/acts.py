@@ -260,10 +260,28 @@ REVERSED = (
     Param("extra", bool, False, "two more arms: the shuffled control exactly as published, and a gate that starts at one half"),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
+OVERFIT = (
+    MEASURED[0],
+    Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
+    Param("lr", float, 2e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
+MASKED = (
+    MEASURED[0],
+    Param("seeds", int, 1, "launches of each arm", "", 1, 100),
+    Param("steps", int, 300, "training steps of the run without a conditioner", "steps", 2, 100000),
+    Param("bias_steps", int, 80, "training steps of the runs that compare sizes of the timestep bias", "steps", 2, 100000),
+    Param("lr", float, 1e-3, "learning rate; published for the large target: 1e-4", "", 1e-6, 1.0),
+    Param("windows", int, 12, "held-out windows that launches are judged on", "", 1, 1000),
+    Param("prompts", int, 6, "of them, those whose canvas is sampled", "", 1, 1000),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
+    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1}),
     "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100}),
+    "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 8, "bias_steps": 4, "windows": 3, "prompts": 1}),
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
                   "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),

@@ -9,10 +9,11 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, identity, palette, published, regimes, rest, reverse, sampled, staging, sweep, undo, verdicts
+from . import block, denoising, identity, palette, published, regimes, rest, reverse, sampled, staging, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
-JUDGES = {"act2": reverse.outcomes, "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
+JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act3": denoising.masked,
+          "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
@@ -118,7 +119,20 @@ def drawn(judged: Judged) -> str:
             f"rejection accepts {amount(judged['gumbel-cost-uno'], '+.3f')} more of the adapter's drafts")
 
 
-FINDINGS = {"act2": reversing, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+def overfitted(judged: Judged) -> str:
+    """Act I: who left the copier behind, and what the adapter costs when it is left on."""
+    return (f"lift over a copier {amount(judged['A1-001'], '+.1f')} pp after 60 steps, {amount(judged['A1-004'], '+.1f')} after 150, {amount(judged['A1-003'], '+.1f')} with MLPs; "
+            f"perplexity {amount(judged['A1-AR-on'])} x with that adapter left on")
+
+
+def denoised(judged: Judged) -> str:
+    """Act III: masked accuracy, the criterion that failed, and what the sampler writes from nothing."""
+    return (f"masked accuracy {amount(judged['2'], '.1f')} % at t = 0.10, visible tokens preserved {amount(judged['3'], '.1f')} %; a canvas from a full mask costs the target "
+            f"{amount(judged['sampler-nats'], '+.2f')} nats a token more than the truth")
+
+
+FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised,
+            "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:

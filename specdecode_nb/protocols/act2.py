@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from mlx.utils import tree_flatten
 
 from .. import criteria
 from ..lora import DELTANET, PUBLISHED
@@ -129,14 +128,13 @@ def launch(target: Target, arm: str, recipe: Recipe, text: np.ndarray, held_out:
             tracked.append([until, *(round(g, 5) for g in gates(layers))])
     except FloatingPointError as error:
         stopped = str(error)
-    tensors = sorted(tree_flatten(model.trainable_parameters()))
     if stopped is None:
         for level in LEVELS:
             yield {"kind": "reverse_score", "arm": arm, "seed": recipe.seed, "level": level, **score(model, canvas, arm, held_out, level, target.vocab_size)}
     told = [entry for entry in loop.log["loss"] if np.isfinite(entry[1:]).all()]
-    yield {"kind": "reverse_launch", "arm": arm, "seed": recipe.seed, "steps": recipe.steps, "trained": sum(v.size for _, v in tensors), "losses": [e[1] for e in told],
+    yield {"kind": "reverse_launch", "arm": arm, "seed": recipe.seed, "steps": recipe.steps, "trained": sum(v.size for v in model.trainable().values()), "losses": [e[1] for e in told],
            "norms": [e[2] for e in told], "gates": tracked if len(tracked[0]) > 1 else [], "seconds": loop.seconds, "stopped": stopped,
-           "digest": hashlib.blake2b(b"".join(name.encode() + bytes(memoryview(v)) for name, v in tensors), digest_size=16).hexdigest()}
+           "digest": model.fingerprint()}
 
 
 def sweep(target: Target, recipe: Recipe, held_out: np.ndarray, done: set) -> Iterator[dict]:

@@ -6,6 +6,7 @@ their canvas rows out of the state at the end of the canvas (``block_end``, Act 
 """
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 
@@ -29,15 +30,18 @@ TRAIN_CANVAS, EVAL_CANVAS, SCRAMBLE, TIMESTEP = 0x545241494E5F4356, 0x4556414C5F
 
 # --- text ---
 
-def windows(target, count: int, rows: int, seed: int | str, held_out: bool = False) -> np.ndarray:
-    """Successive windows, int32 [count, rows], of grammar documents, the categories in turn, with the end-of-text id after each (1.5)."""
+def windows(target, count: int, rows: int, seed: int | str, held_out: bool = False, apart: int = 1) -> np.ndarray:
+    """Windows, int32 [count, rows], of grammar documents, the categories in turn, with the end-of-text id after each (1.5).
+
+    Successive ones, or one in every ``apart``: a few windows then come from many documents.
+    """
     ids: list[int] = []
     number = 0
-    while len(ids) < count * rows:
+    while len(ids) < count * apart * rows:
         category = list(CATEGORIES)[number % len(CATEGORIES)]
         ids += target.encode(document(category, number // len(CATEGORIES), f"denoise/{seed}", held_out)) + [min(target.eos_ids)]
         number += 1
-    return np.array(ids[: count * rows], dtype=np.int32).reshape(count, rows)
+    return np.array(ids[: count * apart * rows], dtype=np.int32).reshape(count * apart, rows)[::apart]
 
 
 # --- corruption ---
@@ -152,6 +156,10 @@ class Denoiser(nn.Module):
     def trainable(self) -> dict[str, mx.array]:
         return dict(tree_flatten(self.trainable_parameters()))
 
+    def fingerprint(self) -> str:
+        """blake2b-128 over the trained tensors in order of name: name and raw bytes."""
+        return hashlib.blake2b(b"".join(name.encode() + bytes(memoryview(v)) for name, v in sorted(self.trainable().items())), digest_size=16).hexdigest()
+
     def __call__(self, ids, prefix: int, t=None, adapter: bool = True):
         """Logits [B, C, V] of the canvas rows of ids [B, P + C], each for the token in its own row; t [B] for the conditioner."""
         self._gate.rows(mx.ones(ids.shape) if adapter else None)
@@ -200,23 +208,25 @@ def committed(canvas: int, steps: int) -> list[int]:
     return [-(-canvas * (k + 1) // steps) for k in range(steps)]
 
 
-def unmask(model: Denoiser, prefix_ids, start, steps: int) -> Iterator[tuple]:
+def unmask(model: Denoiser, prefix_ids, start, steps: int, visible=None) -> Iterator[tuple]:
     """Fill a canvas, the surest rows first; a committed row never changes.
 
     Args:
         prefix_ids: [1, P]; start: [1, C], what stands in the rows at first (mask ids in Act III, noise in Act I).
+        visible: bool [C], rows that are given and so committed from the beginning.
     Yields:
-        After each of ``steps`` forwards: the canvas [C], which rows are committed (bool [C]), and the mean over the rows that were still
+        After each of ``steps`` forwards (at most one for an open row): the canvas [C], which rows are committed (bool [C]), and the mean over the rows that were still
         open of the top probability and of the entropy in nats.
     """
-    canvas, open_rows = np.array(start[0]), np.ones(start.shape[1], dtype=bool)
-    for count in committed(len(canvas), steps):
+    canvas, open_rows = np.array(start[0]), np.ones(start.shape[1], dtype=bool) if visible is None else ~np.array(visible)
+    given = int((~open_rows).sum())
+    for count in committed(len(canvas) - given, min(steps, len(canvas) - given)):
         t = mx.array([open_rows.mean()])
         logits = model(mx.concatenate([prefix_ids, mx.array(canvas)[None]], axis=1), prefix_ids.shape[1], t)[0].astype(mx.float32)
         logp = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         top, entropy = np.exp(logp.max(axis=-1)), -(np.exp(logp) * logp).sum(axis=-1)
         sure, vague = float(top[open_rows].mean()), float(entropy[open_rows].mean())
-        chosen = np.argsort(np.where(open_rows, -top, np.inf), kind="stable")[: count - int((~open_rows).sum())]
+        chosen = np.argsort(np.where(open_rows, -top, np.inf), kind="stable")[: count + given - int((~open_rows).sum())]
         canvas[chosen], open_rows[chosen] = logp[chosen].argmax(axis=-1), False
         yield canvas.copy(), ~open_rows, sure, vague
 
@@ -229,8 +239,7 @@ def tally(read, noisy, clean) -> dict[str, int]:
     return {"rows": right.size, "changed": int(changed.sum()), "changed_right": int((right & changed).sum()), "unchanged_right": int((right & ~changed).sum())}
 
 
-def perplexity(model: Denoiser, ids, adapter: bool, batch: int = 8) -> float:
-    """Ordinary next-token perplexity over ids [N, T]."""
-    nats = [nn.losses.cross_entropy(model.causal(mx.array(ids[i : i + batch]), adapter)[:, :-1].astype(mx.float32), mx.array(ids[i : i + batch])[:, 1:], reduction="sum").item()
-            for i in range(0, len(ids), batch)]
-    return math.exp(sum(nats) / (ids.size - len(ids)))
+def ordinary_nats(model: Denoiser, ids, adapter: bool, batch: int = 8) -> list[float]:
+    """Next-token cross-entropy of ordinary decoding, nats a token for each window of ids [N, T]; the perplexity is exp of their mean."""
+    parts = [mx.array(ids[i : i + batch]) for i in range(0, len(ids), batch)]
+    return [v for rows in parts for v in nn.losses.cross_entropy(model.causal(rows, adapter)[:, :-1].astype(mx.float32), rows[:, 1:]).mean(axis=-1).tolist()]
