@@ -22,6 +22,7 @@ from .sweep import frame
 Found = tuple
 ALIGNED = ("B", "E")  # the published arms with an aligned second pass
 NAMES = {"A": "A causal", "B": "B aligned", "C": "C shuffled", "D": "D block-end readout", "E": "E", "C_fixed": "C as published", "E_half": "E from 1/2"}
+SHORT = {arm: NAMES[arm] for arm in ("C_fixed", "E_half")}
 CONDITIONS = ("aligned", "shuffled", "none")
 LIFT, ACCURACY = "right", "changed_right"  # lists of a score row: of all canvas rows, and of those that the noise changed
 SEEN = 3.0  # percentage points
@@ -170,6 +171,14 @@ def best(file: RowFile) -> str | None:
     return max((a for a, m in found.items() if m), key=lambda a: found[a].value, default=None)
 
 
+def named(entries: Sequence[dict], **units: str) -> pd.DataFrame:
+    """A table whose arms keep their names, by which figures find their look."""
+    table = frame(entries, **units)
+    if entries:
+        table["arm"] = [e["arm"] for e in entries]
+    return table
+
+
 def scores(file: RowFile) -> pd.DataFrame:
     """Corrupted-position accuracy and lift over copy by arm and level, mean over launches with the standard deviation between them."""
     entries = []
@@ -181,7 +190,7 @@ def scores(file: RowFile) -> pd.DataFrame:
             lift = 100 * (counts(file, arm, seeds, level, LIFT).sum(axis=1) - (rows - changed).sum()) / rows.sum()
             entries.append({"arm": NAMES[arm], "t": level, "launches": len(seeds), "accuracy": accuracy.mean(), "sd": accuracy.std(ddof=1) if len(seeds) > 1 else None,
                             "lift": lift.mean(), "nats": counts(file, arm, seeds, level, "nats").mean()})
-    return frame(entries, accuracy="%", sd="pp", lift="pp")
+    return named(entries, accuracy="%", sd="pp", lift="pp")
 
 
 PAIRS = (("B", "A"), ("E", "A"), ("D", "A"), ("C", "A"), ("B", "C"), ("E_half", "A"), ("C_fixed", "A"), ("C_fixed", "C"), ("E", "C_fixed"))
@@ -194,7 +203,7 @@ def margins(file: RowFile, field: str) -> pd.DataFrame:
         if {one, other} <= set(file.config["arms"]) and (table := margin_table(file, one, other, field)).size:
             m = crossed(table)
             sampled = bootstrap(table) if m.seeds > 1 else (None, None)
-            entries.append({"comparison": f"{one} minus {other}", "difference": m.value, "low": m.low, "high": m.high, "resampled low": sampled[0], "resampled high": sampled[1],
+            entries.append({"comparison": f"{SHORT.get(one, one)} minus {SHORT.get(other, other)}", "difference": m.value, "low": m.low, "high": m.high, "resampled low": sampled[0], "resampled high": sampled[1],
                             "sd by seed": m.sd_seed, "sd by window": m.sd_window, "sd of the rest": m.sd_rest, "power": m.power(), "seeds": m.seeds, "windows": m.windows})
     return frame(entries, **dict.fromkeys(("difference", "sd by seed", "sd by window", "sd of the rest"), "pp"), low="95 %", high="95 %", power=f"of {SEEN:g} pp")
 
@@ -246,7 +255,7 @@ def prices(file: RowFile) -> pd.DataFrame:
         if done:
             entries.append({"arm": NAMES[arm], "launches": len(done), "ms per step": 1000 * float(np.median([r["seconds"] / r["steps"] for r in done])), "x causal": found and found[0],
                             "trained": done[0]["trained"]})
-    return frame(entries, **{"trained": "numbers"})
+    return named(entries, trained="numbers")
 
 
 def learning(file: RowFile, parts: int = 12) -> dict[str, tuple[list[float], list[float]]]:

@@ -33,6 +33,7 @@ GATES = (1.0, 0.75, 0.5, 0.25, 0.0)
 CONDITIONS = ("aligned", "shuffled", "none")
 ADAPTERS = {"attention": ATTENTION, "all": PUBLISHED + DELTANET}
 BATCH = 32  # windows of one forward without gradient
+APART = 12  # held-out windows lie this many windows apart, about a document, so that they are separate evidence
 TRACKED = 12  # times that the gates of a launch are read
 ARMS = {"A": Mixing(), "B": Mixing("constant", 0.5), "C": Mixing("constant", 0.5, "shuffled"), "D": Mixing("constant", 0.0, "block_end"), "E": Mixing("scalar", 0.95)}
 EXTRA = {"C_fixed": Mixing("constant", 0.95, "shuffled"), "E_half": Mixing("scalar", 0.5)}
@@ -162,9 +163,9 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     arms, seeds = ARMS | (EXTRA if params["extra"] else {}), [FIRST_SEED + i for i in range(params["seeds"])]
     recipe = lambda seed: Recipe(seed, *(params[name] for name in ("steps", "batch", "lr")), adapter=params["adapter"])  # noqa: E731
     text = windows(target, params["train_windows"], PREFIX + CANVAS, ACT)
-    held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, held_out=True)
+    held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, held_out=True, apart=APART)
     config = {name: params[name] for name in ("target", "windows", "train_windows")} | {"reduced": params["quick"], "dtype": "float32", "seeds": seeds, "arms": list(arms),
-              "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(GATES), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED,
+              "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(GATES), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED, "apart": APART,
               "recipe": {k: v for k, v in asdict(recipe(0)).items() if k != "seed"}, "loss": "changed rows of the canvas",
               "text": {name: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for name, ids in (("train", text), ("held_out", held_out))},
               "criteria": criteria.load(ACT).rules}
