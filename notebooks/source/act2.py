@@ -522,7 +522,7 @@ if here:
         page.show(table[["comparison", "difference", "low", "high", "sd by seed", "power"]], f"measured-margins-{id}",
                   f"Differences in {what} over t = 0.50, 0.75, 0.90, paired by seed and window, with the scatter between launches and the power to see {reverse.SEEN:g} points; in the files also the other parts of the variance "
                   "and the bootstrap", {k: fmt[k] for k in ("difference", "low", "high", "sd by seed", "power")}, sources=[page.rows], full=table, full_fmt=fmt)
-        page.figure(draw.forest([{"label": r["comparison"], "value": r["difference"], "low": r["low"], "high": r["high"], "n": r["seeds"]} for r in table.where(table.notna(), None).to_dict("records")],
+        page.figure(draw.forest([{"label": r["comparison"], "value": r["difference"], "low": None if pd.isna(r["low"]) else r["low"], "high": r["high"], "n": r["seeds"]} for r in table.to_dict("records")],
                                 f"difference in {what} (pp)"), f"measured-margins-{id}", f"The differences in {what} with their 95 % intervals; n counts launches",
                     f"One estimate a comparison of arms, beside a line at no difference, of {what}.", sources=[page.rows])
     told("II-3", "II-4", "II-5", "II-6", "II-7", "II-10", "II-12", *(["II-15"] if "C_fixed" in page.rows.config["arms"] else []))
