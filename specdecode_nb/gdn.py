@@ -160,16 +160,16 @@ class Taped:
         """The five projections of x [B, T, hidden]: qkv [B, T, conv_dim], z [B, T, Hv Dv] or [B, T, Hv, Dv], b and a [B, T, Hv]."""
         raise NotImplementedError
 
-    def rows(self, x, window):
+    def rows(self, x, window, projected=None):
         """Everything that does not depend on the state.
 
         Args:
-            x: [B, T, hidden]; window: [B, 3, conv_dim].
+            x: [B, T, hidden]; window: [B, 3, conv_dim]; projected: what :meth:`project` gives for x, where that is known.
         Returns:
             conv_rows [B, 3+T, conv_dim], q and k [B, T, Hv, Dk], v [B, T, Hv, Dv], g and beta [B, T, Hv] (float32), z.
         """
         B, T, _ = x.shape
-        qkv, z, b, a = self.project(x)
+        qkv, z, b, a = self.project(x) if projected is None else projected
         conv_rows = mx.concatenate([window, qkv], axis=1)
         # MLX's depthwise Conv1d is 50 times slower on a CPU than four shifted products with the same result
         w = self.conv1d.weight[..., 0]

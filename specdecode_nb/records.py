@@ -25,10 +25,11 @@ from .errors import BadInput
 from .rows import ROWS as COMMON
 from .rows import Row, Strict
 from .rows_denoise import ROWS as DENOISE
+from .rows_reverse import ROWS as REVERSE
 from .rows_states import ROWS as STATES
 
 SCHEMA = 1
-ROWS: dict[str, type[Row]] = COMMON | DENOISE | STATES
+ROWS: dict[str, type[Row]] = COMMON | DENOISE | REVERSE | STATES
 LARGEST = 64_000_000  # bytes of one file that is read whole
 DEEPEST = 64  # levels of lists and objects in one file
 JOURNAL = b'{"schema": '  # how the first line of a journal begins

@@ -248,6 +248,18 @@ IDENTITY = (
     Param("repeats", int, 1, "passes over the prompts of the price", "", 1, 100),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
+REVERSED = (
+    MEASURED[0],
+    Param("seeds", int, 3, "launches of every arm; one of them in every arm shares text, noise and first adapter", "", 1, 100),
+    Param("steps", int, 120, "training steps of a launch; 600 as published", "steps", 1, 100000),
+    Param("batch", int, 4, "windows of a step", "", 1, 1024),
+    Param("lr", float, 1e-3, "learning rate after 20 steps of warm-up", "", 1e-7, 1.0),
+    Param("adapter", str, "all", "what the adapter is put on: the attention layer, as published, or all matrices of all layers", choices=("attention", "all")),
+    Param("windows", int, 128, "held-out windows of 16 clean and 32 noisy rows", "", 3, 100000),
+    Param("train_windows", int, 1500, "windows to train on", "", 4, 1000000),
+    Param("extra", bool, False, "two more arms: the shuffled control exactly as published, and a gate that starts at one half"),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
 OVERFIT = (
     MEASURED[0],
     Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
@@ -280,6 +292,7 @@ ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1}),
+    "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100}),
     "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 8, "bias_steps": 4, "windows": 3, "prompts": 1}),
     "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
                  {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),

@@ -9,10 +9,11 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, denoising, identity, palette, published, regimes, rest, sampled, staging, states, sweep, undo, verdicts
+from . import block, denoising, identity, palette, published, regimes, rest, reverse, sampled, staging, states, sweep, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
-JUDGES = {"act1": denoising.overfit, "act3": denoising.masked, "act4n": states.outcomes, "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
+JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act3": denoising.masked, "act4n": states.outcomes,
+          "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
@@ -66,6 +67,12 @@ def amount(o: criteria.Outcome, fmt: str = ".2f") -> str:
     if o.value is None:
         return "not measured"
     return f"{o.value:{fmt}}" + (f" [{o.low:{fmt}}, {o.high:{fmt}}]" if o.low is not None else "")
+
+
+def reversing(judged: Judged) -> str:
+    """Act II: the better bidirectional arm against causal, and the power of that comparison."""
+    return (f"a second pass over the reversed canvas changes the lift by {amount(judged['II-4'], '+.2f')} pp, aligned less shuffled {amount(judged['II-10'], '+.2f')} pp "
+            f"(a difference of 3 pp would be seen with probability {amount(judged['II-3'])})")
 
 
 def symbols(judged: Judged) -> str:
@@ -130,7 +137,8 @@ def denoised(judged: Judged) -> str:
             f"{amount(judged['sampler-nats'], '+.2f')} nats a token more than the truth")
 
 
-FINDINGS = {"act1": overfitted, "act3": denoised, "act4n": symbols, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4n": symbols,
+            "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:

@@ -69,21 +69,23 @@ class BidirectionalDeltaNet(nn.Module):
         elif mixing.fusion == "concat":
             self.weight = mx.concatenate([mx.eye(dim), mx.zeros((dim, dim))])
 
-    def _scan(self, x):
-        """Queries, raw output [B, T, Hv, Dv], last state and z of the layer over x [B, T, hidden], from nothing."""
+    def _scan(self, x, projected):
+        """Queries, raw output [B, T, Hv, Dv] and last state of the layer over x [B, T, hidden], from nothing."""
         layer, B = self.inner, len(x)
-        _, q, k, v, g, beta, z = layer.rows(x, mx.zeros((B, layer.conv_kernel_size - 1, layer.conv_dim), dtype=x.dtype))
-        y, state = scan(q, k, v, g, beta, mx.zeros((B, layer.num_v_heads, layer.head_v_dim, layer.head_k_dim)))
-        return q, y, state, z
+        _, q, k, v, g, beta, _ = layer.rows(x, mx.zeros((B, layer.conv_kernel_size - 1, layer.conv_dim), dtype=x.dtype), projected)
+        return q, *scan(q, k, v, g, beta, mx.zeros((B, layer.num_v_heads, layer.head_v_dim, layer.head_k_dim)))
 
-    def second(self, x, q, state):
-        """o' [B, C, Hv, Dv] of the canvas x [B, C, hidden]; q: its queries in the forward pass, state: the forward state after it."""
+    def second(self, x, projected, q, state):
+        """o' [B, C, Hv, Dv] of the canvas x [B, C, hidden]; its projections and queries in the forward pass, and the forward state after it.
+
+        A projection is made row by row, so that of the reversed canvas is the reversed one: an adapter on it gates whole sequences alone.
+        """
         reverse = self._mixing.reverse
         if reverse == "none":
             return mx.zeros((*q.shape[:-1], self.inner.head_v_dim))
         if reverse == "block_end":
             return (q.swapaxes(1, 2) @ state.swapaxes(-1, -2)).swapaxes(1, 2)
-        back = self._scan(x[:, ::-1])[1][:, ::-1]
+        back = self._scan(x[:, ::-1], [p[:, ::-1] for p in projected])[1][:, ::-1]
         if reverse == "aligned":
             return back
         if self._canvas.order is None:
@@ -106,10 +108,12 @@ class BidirectionalDeltaNet(nn.Module):
         if mask is not None or cache is not None:
             raise NotImplementedError("The bidirectional layer takes whole unpadded sequences without a cache.")
         (B, T, _), P = x.shape, self._canvas.prefix
-        q, o, state, z = self._scan(x)
+        projected = self.inner.project(x)
+        q, o, state = self._scan(x, projected)
         if self._mixing.fusion != "causal":
-            o = mx.concatenate([o[:, :P], self.fused(o[:, P:], self.second(x[:, P:], q[:, P:], state))], axis=1)
-        out = self.inner.norm(o.astype(x.dtype), z.reshape(B, T, self.inner.num_v_heads, self.inner.head_v_dim))
+            second = self.second(x[:, P:], [p[:, P:] for p in projected], q[:, P:], state)
+            o = mx.concatenate([o[:, :P], self.fused(o[:, P:], second)], axis=1)
+        out = self.inner.norm(o.astype(x.dtype), projected[1].reshape(B, T, self.inner.num_v_heads, self.inner.head_v_dim))
         return self.inner.out_proj(out.reshape(B, T, -1))
 
 

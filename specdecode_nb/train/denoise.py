@@ -215,12 +215,12 @@ def unmask(model: Denoiser, prefix_ids, start, steps: int, visible=None) -> Iter
         prefix_ids: [1, P]; start: [1, C], what stands in the rows at first (mask ids in Act III, noise in Act I).
         visible: bool [C], rows that are given and so committed from the beginning.
     Yields:
-        After each of ``steps`` forwards: the canvas [C], which rows are committed (bool [C]), and the mean over the rows that were still
+        After each of ``steps`` forwards (at most one for an open row): the canvas [C], which rows are committed (bool [C]), and the mean over the rows that were still
         open of the top probability and of the entropy in nats.
     """
     canvas, open_rows = np.array(start[0]), np.ones(start.shape[1], dtype=bool) if visible is None else ~np.array(visible)
     given = int((~open_rows).sum())
-    for count in committed(len(canvas) - given, steps):
+    for count in committed(len(canvas) - given, min(steps, len(canvas) - given)):
         t = mx.array([open_rows.mean()])
         logits = model(mx.concatenate([prefix_ids, mx.array(canvas)[None]], axis=1), prefix_ids.shape[1], t)[0].astype(mx.float32)
         logp = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
