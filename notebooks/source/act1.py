@@ -418,7 +418,7 @@ if page.rows:
 # %% [markdown]
 # ### Every hypothesis
 
-# %
+# %%
 if page.rows:
     whole = criteria.table(judged.values())
     page.show(whole[["id", "hypothesis", "published number", "measured here", "verdict here"]], "closing",

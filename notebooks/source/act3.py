@@ -328,7 +328,7 @@ if page.measured():
     config, whole_runs = page.rows.config, denoising.launches(page.rows, "none")
     for key, value in (("n_steps", config["steps"]), ("n_bias_steps", config["bias_steps"]), ("n_seeds", len(config["seeds"])), ("n_windows", config["windows"]), ("n_prompts", config["prompts"])):
         page.number(key, value, ",", "", page.rows.name)
-    page.say("[[n_seeds]] launches of [[n_steps]] steps without a conditioner, judged on [[n_windows]] windows." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
+    page.say("Launches without a conditioner: [[n_seeds]], of [[n_steps]] steps, judged on [[n_windows]] windows." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
     stopped = [r for r in page.rows.of("masked_launch") if r["stopped"]]
     page.say("\n".join(f"- Launch {r['arm']} at seed {r['seed']} ended early and is not judged: {r['stopped']}" for r in stopped) or "No launch ended early.")
     page.show(denoising.heldout_table(whole_runs), "measured-heldout", "Held-out result at the end, without a conditioner, by noise level",
@@ -397,7 +397,7 @@ if page.rows:
 # %% [markdown]
 # ### Every hypothesis
 
-# %
+# %%
 if page.rows:
     whole = criteria.table(judged.values())
     page.show(whole[["id", "hypothesis", "published number", "measured here", "verdict here"]], "closing",

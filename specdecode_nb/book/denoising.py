@@ -17,7 +17,7 @@ from .rest import RESAMPLES, Found
 from .sweep import frame
 
 BIASED = ("free", "x1", "x20")
-ARMS = {"none": "no conditioner", "free": "bias as it grows", "x1": "bias of 1 embedding", "x20": "bias of 20 embeddings"}
+ARMS = {"none": "no conditioner", "free": "bias grows", "x1": "1 embedding", "x20": "20 embeddings"}
 SOURCES = {"truth": "held-out text", "greedy": "target, greedy", "drawn": "target, drawn"}
 
 
