@@ -195,7 +195,7 @@ def masked(file: RowFile) -> list[criteria.Outcome]:
 
 
 def heldout_table(group: Sequence[dict]) -> pd.DataFrame:
-    """One line a noise level at the end of the launches of one arm, means over windows and launches; the last row, not in a view, is never visible-next."""
+    """One line a noise level at the end of the launches of one arm, means over windows and launches."""
     entries = []
     for t in [level["t"] for level in group[0]["health"][-1]["levels"]]:
         mean = lambda key: float(windowed(group, t, key).mean())  # noqa: E731
