@@ -160,7 +160,7 @@ NEEDS = {
          "state_told": (("condition", "seed"), lambda c: [(k, s) for s in c["seeds"] for k in "DE"]),
          "state_launch": (("stage", "condition", "arm", "seed"), lambda c: [(1, k, "aligned", c["seeds"][0]) for k in c["conditions"]] + [(2, *run) for run in c["runs"]])},
         {"reduced": bool, "seeds": list[int], "runs": list[list], "levels": list[float], "checks": list[str], "conditions": dict, "recipe": dict, "full": int, "windows": int,
-         "train_windows": int, "heart_steps": int, "states": int}, ("target.name",), rules="act4n", more=states.lacking),
+         "train_windows": int, "heart_steps": int, "states": int, "near": float}, ("target.name",), rules="act4n", more=states.lacking),
     "act4s": Needs({"decode": (("arm",), lambda c: arms(*PLAIN))}, COMMON | {"repeats": int}, fields={"decode": ("overhead_seconds",)},
                    more=drafts_in_widths),
     "act4s_rest": Needs(

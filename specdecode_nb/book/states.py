@@ -14,7 +14,6 @@ from scipy import stats
 
 from .. import criteria
 from ..records import RowFile
-from ..train.alphabet import NEAR
 from .sweep import frame
 
 Found = tuple
@@ -97,7 +96,7 @@ def numbers(file: RowFile) -> dict[str, Found]:
     e_less_d = less(mean_of(file, "E"), mean_of(file, "D"))
     gains = {c: gain(file, c) for c in "DE"}
     bits = lambda c: told(file, c, lambda r: r["state_bits"])  # noqa: E731
-    uneven = [r["seed"] for r in file.of("alphabet") if abs(r["text_entropy"]["D"] - r["text_entropy"]["E"]) > NEAR or r["kept"] > 0]
+    uneven = [r["seed"] for r in file.of("alphabet") if abs(r["text_entropy"]["D"] - r["text_entropy"]["E"]) > file.config["near"] or r["kept"] > 0]
     found = {"failed_checks": count(sum(not r["passed"] for r in checks) + len(uneven), len(checks)), "unlearned": count(sum(not learned(r) for r in one), len(one)),
              "unstable": count(sum(r["stopped"] is not None for r in two), len(two)), "e_less_d": over_seeds(e_less_d),
              "d_less_e_bits": over_seeds(less(bits("D"), bits("E"))), "d_less_e_within": over_seeds(less(told(file, "D", within), told(file, "E", within))),

@@ -116,7 +116,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     digest = lambda ids: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()  # noqa: E731
     config = {name: params[name] for name in ("target", "full", "windows", "train_windows", "heart_steps")} | {
         "reduced": params["quick"], "dtype": "float32", "seeds": seeds, "runs": [list(run) for run in runs(params)], "conditions": dict(CONDITIONS),
-        "arms": list(ARMS), "gate": GATE, "levels": list(LEVELS), "states": STATES, "prefix": PREFIX, "canvas": CANVAS, "apart": APART,
+        "arms": list(ARMS), "gate": GATE, "levels": list(LEVELS), "states": STATES, "near": symbols.NEAR, "prefix": PREFIX, "canvas": CANVAS, "apart": APART,
         "checks": list(checks.CHECKS), "recipe": {k: v for k, v in asdict(recipe).items() if k != "seed"}, "loss": "corrupted positions of the canvas",
         "text": {"train": digest(text), **{f"held_out/{seed}": digest(ids) for seed, ids in held_out.items()}}, "criteria": criteria.load(ACT).rules}
     total = len(checks.CHECKS) + len(CONDITIONS) + 3 * len(seeds) + len(runs(params)) * (len(LEVELS) + 1)
