@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .rowtypes import Count, Strict
+from .rows import Count, Strict
 
 OTHER_CORES = 0.25  # processor cores that other work may take before a machine counts as degraded
 SAMPLE_SECONDS = 1.0

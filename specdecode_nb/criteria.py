@@ -1,14 +1,14 @@
 """Criteria fixed before the rows: rules as data, and verdicts computed from a number and its interval.
 
-``data/criteria/<act>.json`` holds {"act", "criteria": [...]}; each criterion has a rule {metric, comparison, threshold}. What a
-metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
+``data/criteria/<act>.json`` holds {"act", "criteria": [...]}, and {"design": {name: words}} where the analysis was fixed beforehand too;
+each criterion has a rule {metric, comparison, threshold}. What a metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
 (config ``criteria``), so that a rule changed afterwards is seen.
 """
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pandas as pd
@@ -86,6 +86,7 @@ class Criterion(Fixed):
 class File(Fixed):
     act: str
     criteria: list[Criterion]
+    design: dict[str, str] = {}
 
     @model_validator(mode="after")
     def once(self):
@@ -97,13 +98,17 @@ class File(Fixed):
 
 @dataclass(frozen=True)
 class Criteria:
-    """The criteria of one Act, in file order; a source of a page (``name``, ``digest``, ``label``). ``rules``: digest of the rules alone."""
+    """The criteria of one Act, in file order; a source of a page (``name``, ``digest``, ``label``). ``rules``: digest of the rules alone.
+
+    ``design``: what was fixed of the analysis besides, in words by name (outcome, test, seeds, power); empty for most Acts.
+    """
 
     act: str
     criteria: tuple[Criterion, ...]
     name: str
     digest: str
     label: str = "rules fixed before the rows"
+    design: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Criterion]:
         return iter(self.criteria)
@@ -145,7 +150,7 @@ def load(act: str) -> Criteria:
     found = conform(File, parse(text, name), name)
     if found.act != act:
         raise BadInput(f"{name} holds the criteria of {found.act!r}; restore the file.")
-    return Criteria(act, tuple(found.criteria), name, sha256(text.encode()))
+    return Criteria(act, tuple(found.criteria), name, sha256(text.encode()), design=found.design)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,17 @@ def delta_rule_chunked(q, k, v, g, beta, state, chunk: int = CHUNK):
     return y, state, mx.stack(starts, axis=1)
 
 
+def scan(q, k, v, g, beta, state, chunk: int = CHUNK):
+    """:func:`delta_rule_chunked` for any T: y [B, T, Hv, Dv] and the state after row T.
+
+    Rows are added that write nothing and fade nothing, so the last state is that of the last real row.
+    """
+    T = q.shape[1]
+    wide = lambda a, value=0: mx.pad(a, [(0, 0), (0, -T % chunk)] + [(0, 0)] * (a.ndim - 2), constant_values=value)  # noqa: E731
+    y, state, _ = delta_rule_chunked(wide(q), wide(k), wide(v), wide(g, 1), wide(beta), state, chunk)
+    return y[:, :T], state
+
+
 @dataclass
 class Tape:
     """What one recorded forward wrote into one layer, row by row, in float32.
@@ -149,16 +160,16 @@ class Taped:
         """The five projections of x [B, T, hidden]: qkv [B, T, conv_dim], z [B, T, Hv Dv] or [B, T, Hv, Dv], b and a [B, T, Hv]."""
         raise NotImplementedError
 
-    def rows(self, x, window):
+    def rows(self, x, window, projected=None):
         """Everything that does not depend on the state.
 
         Args:
-            x: [B, T, hidden]; window: [B, 3, conv_dim].
+            x: [B, T, hidden]; window: [B, 3, conv_dim]; projected: what :meth:`project` gives for x, where that is known.
         Returns:
             conv_rows [B, 3+T, conv_dim], q and k [B, T, Hv, Dk], v [B, T, Hv, Dv], g and beta [B, T, Hv] (float32), z.
         """
         B, T, _ = x.shape
-        qkv, z, b, a = self.project(x)
+        qkv, z, b, a = self.project(x) if projected is None else projected
         conv_rows = mx.concatenate([window, qkv], axis=1)
         # MLX's depthwise Conv1d is 50 times slower on a CPU than four shifted products with the same result
         w = self.conv1d.weight[..., 0]
@@ -190,9 +201,7 @@ class Taped:
             state = mx.zeros((B, self.num_v_heads, self.head_v_dim, self.head_k_dim), dtype=mx.float32)
         conv_rows, q, k, v, g, beta, z = self.rows(inputs, window)
         if self.training and cache is None:
-            pad = -T % CHUNK
-            wide = lambda a: mx.pad(a, [(0, 0), (0, pad)] + [(0, 0)] * (a.ndim - 2))  # noqa: E731
-            y = delta_rule_chunked(wide(q), wide(k), wide(v), wide(g), wide(beta), state)[0][:, :T]
+            y = scan(q, k, v, g, beta, state)[0]
         else:
             if tape is not None and tape.rows == 0:
                 tape.conv_before, tape.state_before = window, state

@@ -22,8 +22,7 @@ from pydantic import Field, ValidationError
 
 from .condition import Reading
 from .errors import BadInput
-from .rows import ROWS
-from .rowtypes import Row, Strict
+from .rows import ROWS, Row, Strict
 
 SCHEMA = 1
 LARGEST = 64_000_000  # bytes of one file that is read whole

@@ -10,7 +10,7 @@ from specdecode_nb.book import acts, needs, overview, sampled
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act6
 from specdecode_nb.records import load_rows
-from specdecode_nb.rows import ChainRow
+from specdecode_nb.rows.decoding import ChainRow
 from tapping import make
 from toy import hybrid, uno
 

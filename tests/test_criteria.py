@@ -101,7 +101,7 @@ def test_rows_are_bound_to_the_rules_but_not_to_the_wording(file):
         first["X-2"]
 
 
-@pytest.mark.parametrize("name", ["act4u2", "act4u6", "act4s_rest", "dflash_rest", "rprm1"])
+@pytest.mark.parametrize("name", ["act1", "act3", "act4u2", "act4u6", "act4s_rest", "dflash_rest", "rprm1"])
 def test_the_claims_of_a_rule_are_published_ones(name):
     facts = published.load(name.removesuffix("_rest")).facts
     known = {c.id for c in facts.criteria} | {n.hypothesis for n in facts.negative_results}

@@ -105,14 +105,39 @@ def test_the_chunked_form_agrees_with_the_step_form(chunk):
         np.testing.assert_allclose(np.array(starts[:, i]), np.array(before), atol=2e-5)
 
 
-def test_the_gradient_of_the_chunked_form():
-    rows = draw(32)
-    weight = mx.random.normal((2, 32, 3, 6), key=mx.random.key(9))
-    grads = [mx.grad(lambda *a, form=form: (form(*a)[0] * weight).sum(), argnums=tuple(range(6)))(*rows)
-             for form in (gdn.delta_rule_chunked, steps)]
-    for ours, wanted in zip(*grads):
-        assert np.isfinite(np.array(ours)).all()
-        np.testing.assert_allclose(np.array(ours), np.array(wanted), atol=1e-3 * float(mx.abs(wanted).max()))
+TOLERANCE = 2e-5
+"""Stated for training: the largest difference of a value or a gradient from the step recurrence, over the largest entry of that array."""
+
+
+def closed(ours, wanted, size=0.0):
+    ours, wanted = np.array(ours), np.array(wanted)
+    assert np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=TOLERANCE * max(np.abs(wanted).max(), size, 1e-6))
+
+
+def gates_of(kind, g, beta):
+    """The drawn gates, or extreme ones: nothing fades or all of it, nothing is written or all of it, and all of these by turns."""
+    T, full = g.shape[1], lambda v: mx.full(g.shape, v)  # noqa: E731
+    turn = lambda *v: mx.broadcast_to(mx.array([v[t % len(v)] for t in range(T)])[None, :, None], g.shape)  # noqa: E731
+    return {"drawn": (g, beta), "keeps all": (full(1.0), beta), "fades at once": (full(1e-6), beta), "writes nothing": (g, full(0.0)), "writes all": (g, full(1.0)),
+            "keeps and writes all": (full(1.0), full(1.0)), "by turns": (turn(1.0, 1e-3, 0.999, 1e-12), turn(1.0, 0.0, 0.5))}[kind]
+
+
+@pytest.mark.parametrize("kind", ["drawn", "keeps all", "fades at once", "writes nothing", "writes all", "keeps and writes all", "by turns"])
+@pytest.mark.parametrize("length", [1, 7, 32, 33, 80])
+def test_values_and_gradients_agree_with_the_step_form(length, kind):
+    """Outputs, last state, and the gradients of a weighted sum of both with respect to every input, at any length."""
+    q, k, v, g, beta, state = draw(length, seed=length)
+    g, beta = gates_of(kind, g, beta)
+    one, two = mx.random.normal((2, length, 3, 6), key=mx.random.key(9)), mx.random.normal(state.shape, key=mx.random.key(10))
+    weighed = lambda form: lambda *a: (form(*a)[0] * one).sum() + (form(*a)[1] * two).sum()  # noqa: E731
+    for ours, wanted in zip(gdn.scan(q, k, v, g, beta, state), steps(q, k, v, g, beta, state)):
+        closed(ours, wanted)
+    grads = [mx.grad(weighed(form), argnums=tuple(range(6)))(q, k, v, g, beta, state) for form in (gdn.scan, steps)]
+    for i in (0, 1, 2, 4, 5):
+        closed(grads[0][i], grads[1][i])
+    # a layer has the logarithm of a decay; by the decay itself, rounding is divided by as little as 1e-12
+    closed(grads[0][3] * g, grads[1][3] * g, size=np.abs(np.array(grads[1][4])).max())
 
 
 @pytest.mark.parametrize("decay", [0.0, 1e-38, 1e-6, 1.0])

@@ -6,7 +6,7 @@ import pytest
 from specdecode_nb.protocols import museum
 from specdecode_nb.protocols.battery import CHECKS, examine
 from specdecode_nb.protocols.toy import hybrid
-from specdecode_nb.rows import MuseumRow
+from specdecode_nb.rows.decoding import MuseumRow
 
 BY_ID = {f.id: f for f in museum.FAULTS}
 # what a check that is meant for a fault has to see, whatever else sees it too

@@ -198,7 +198,7 @@ def test_variance_components_by_hand():
 
 
 def test_a_damaged_row_is_refused(files):
-    from specdecode_nb.trained_rows import ForcedRow
+    from specdecode_nb.rows.trained import ForcedRow
 
     good = files("act4u").of("forced")[0]
     assert ForcedRow.model_validate(good)

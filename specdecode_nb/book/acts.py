@@ -275,9 +275,54 @@ UNCERTAINTY = (
     Param("seed", int, 20260908, "of the documents, the noise, the rates and the split", "", 0, 2**31 - 1),
     *(p for p in MEASURED if p.name in ("dtype", "measure", "quick", "rows")),
 )
+REVERSED = (
+    MEASURED[0],
+    Param("seeds", int, 3, "launches of every arm; one of them in every arm shares text, noise and first adapter", "", 1, 100),
+    Param("steps", int, 120, "training steps of a launch; 600 as published", "steps", 1, 100000),
+    Param("batch", int, 4, "windows of a step", "", 1, 1024),
+    Param("lr", float, 1e-3, "learning rate after 20 steps of warm-up", "", 1e-7, 1.0),
+    Param("adapter", str, "all", "what the adapter is put on: the attention layer, as published, or all matrices of all layers", choices=("attention", "all")),
+    Param("windows", int, 128, "held-out windows of 16 clean and 32 noisy rows", "", 3, 100000),
+    Param("train_windows", int, 1500, "windows to train on", "", 4, 1000000),
+    Param("extra", bool, False, "two more arms: the shuffled control exactly as published, and a gate that starts at one half"),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
+OVERFIT = (
+    MEASURED[0],
+    Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
+    Param("lr", float, 6e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
+MASKED = (
+    MEASURED[0],
+    Param("seeds", int, 1, "launches of each arm", "", 1, 100),
+    Param("steps", int, 300, "training steps of the run without a conditioner", "steps", 2, 100000),
+    Param("bias_steps", int, 80, "training steps of the runs that compare sizes of the timestep bias", "steps", 2, 100000),
+    Param("lr", float, 1e-3, "learning rate; published for the large target: 1e-4", "", 1e-6, 1.0),
+    Param("windows", int, 12, "held-out windows that launches are judged on", "", 1, 1000),
+    Param("prompts", int, 6, "of them, those whose canvas is sampled", "", 1, 1000),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
+SYMBOLS = (
+    MEASURED[0],
+    Param("seeds", int, 3, "replicates of E against D and of the second pass, each with an alphabet, text order and held-out windows of its own", "", 1, 100),
+    Param("full", int, 1, "of these seeds, how many run the other conditions too", "", 0, 100),
+    Param("steps", int, 100, "training steps of a launch of stage 2", "steps", 1, 100000),
+    Param("batch", int, 4, "windows of a step", "", 1, 1024),
+    Param("lr", float, 1e-3, "learning rate after 20 steps of warm-up", "", 1e-7, 1.0),
+    Param("heart_steps", int, 150, "training steps of a launch of stage 1, which learns one batch by heart", "steps", 1, 100000),
+    Param("windows", int, 64, "held-out windows of each seed, 16 clean and 32 canvas rows", "", 3, 100000),
+    Param("train_windows", int, 1500, "windows to train on", "", 16, 1000000),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
+    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1}),
+    "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100}),
+    "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 8, "bias_steps": 4, "windows": 3, "prompts": 1}),
+    "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
+                 {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
                   "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, identity, imported, peers, rest, sampled, staging, sweep, trained, uncertainty, undo
+from . import block, denoising, identity, imported, peers, rest, reverse, sampled, staging, states, sweep, trained, uncertainty, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -153,6 +153,21 @@ def trains(act: str) -> Needs:
 
 
 NEEDS = {
+    "act1": Needs({"overfit": (("run",), lambda c: [(name,) for name in ("001", "002", "003", "004")])}, {"seeds": list[int], "lr": float, "reduced": bool}, MACHINES, rules="act1"),
+    "act2": Needs(
+        {"reverse_windows": (("level",), lambda c: [(t,) for t in c["levels"]]), "reverse_launch": (("arm", "seed"), lambda c: [(a, s) for a in c["arms"] for s in c["seeds"]]),
+         "gate_sweep": (("condition", "gate"), lambda c: [(w, g) for w in reverse.CONDITIONS for g in c["gates"]])},
+        {"reduced": bool, "arms": list[str], "seeds": list[int], "levels": list[float], "gates": list[float], "recipe": dict, "canvas": int}, ("target.name",), rules="act2",
+        more=reverse.lacking),
+    "act3": Needs({"masked_launch": (("arm",), lambda c: [(arm,) for arm in denoising.ARMS]),
+                   "canvas": (("source", "given", "forwards"), lambda c: [*((s, 0.0, 0) for s in denoising.SOURCES), *((s, *f) for s, *f in (("sampler", *fill) for fill in c["fills"]))])},
+                  {"seeds": list[int], "steps": int, "bias_steps": int, "windows": int, "shared_windows": int, "fills": list[list], "reduced": bool}, MACHINES, rules="act3"),
+    "act4n": Needs(
+        {"alphabet": (("seed",), lambda c: [(s,) for s in c["seeds"]]), "state_check": (("check",), lambda c: [(name,) for name in c["checks"]]),
+         "state_told": (("condition", "seed"), lambda c: [(k, s) for s in c["seeds"] for k in "DE"]),
+         "state_launch": (("stage", "condition", "arm", "seed"), lambda c: [(1, k, "aligned", c["seeds"][0]) for k in c["conditions"]] + [(2, *run) for run in c["runs"]])},
+        {"reduced": bool, "seeds": list[int], "runs": list[list], "levels": list[float], "checks": list[str], "conditions": dict, "recipe": dict, "full": int, "windows": int,
+         "train_windows": int, "heart_steps": int, "states": int, "near": float}, ("target.name",), rules="act4n", more=states.lacking),
     "act4s": Needs({"decode": (("arm",), lambda c: arms(*PLAIN))}, COMMON | {"repeats": int}, fields={"decode": ("overhead_seconds",)},
                    more=drafts_in_widths),
     "act4s_rest": Needs(

@@ -9,10 +9,11 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, identity, palette, peers, published, regimes, rest, sampled, staging, sweep, trained, uncertainty, undo, verdicts
+from . import block, denoising, identity, palette, peers, published, regimes, rest, reverse, sampled, staging, states, sweep, trained, uncertainty, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest", "dflash_peers")}  # further row files of an Act
-JUDGES = {"act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
+JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act3": denoising.masked, "act4n": states.outcomes,
+          "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes, "rprm1": uncertainty.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
           "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file), "dflash_peers": peers.outcomes,
@@ -69,6 +70,18 @@ def amount(o: criteria.Outcome, fmt: str = ".2f") -> str:
     return f"{o.value:{fmt}}" + (f" [{o.low:{fmt}}, {o.high:{fmt}}]" if o.low is not None else "")
 
 
+def reversing(judged: Judged) -> str:
+    """Act II: the better bidirectional arm against causal, and the power of that comparison."""
+    return (f"a second pass over the reversed canvas changes the lift by {amount(judged['II-4'], '+.2f')} pp, aligned less shuffled {amount(judged['II-10'], '+.2f')} pp "
+            f"(a difference of 3 pp would be seen with probability {amount(judged['II-3'])})")
+
+
+def symbols(judged: Judged) -> str:
+    """Act IV-N: semantic against permuted states, and the power of that comparison."""
+    return (f"states that name a semantic bucket instead of the same states permuted: {amount(judged['N-6'], '+.2f')} pp of accuracy on hidden tokens "
+            f"(2 pp would be seen with probability {amount(judged['N-4'])}); the aligned second pass adds {amount(judged['N-11'], '+.2f')} pp")
+
+
 def undoing(judged: Judged) -> str:
     """Act IV-U2: kept states against plain decoding, rewind against them."""
     slower = {criteria.HOLDS: "slower", criteria.FAILS: "not slower"}.get(judged["rewind-speed-k4"].word, "not told apart")
@@ -119,6 +132,18 @@ def drawn(judged: Judged) -> str:
             f"rejection accepts {amount(judged['gumbel-cost-uno'], '+.3f')} more of the adapter's drafts")
 
 
+def overfitted(judged: Judged) -> str:
+    """Act I: who left the copier behind, and what the adapter costs when it is left on."""
+    return (f"lift over a copier {amount(judged['A1-001'], '+.1f')} pp after 60 steps, {amount(judged['A1-004'], '+.1f')} after 150, {amount(judged['A1-003'], '+.1f')} with MLPs; "
+            f"perplexity {amount(judged['A1-AR-on'])} x with that adapter left on")
+
+
+def denoised(judged: Judged) -> str:
+    """Act III: masked accuracy, the criterion that failed, and what the sampler writes from nothing."""
+    return (f"masked accuracy {amount(judged['2'], '.1f')} % at t = 0.10, visible tokens preserved {amount(judged['3'], '.1f')} %; a canvas from a full mask costs the target "
+            f"{amount(judged['sampler-nats'], '+.2f')} nats a token more than the truth")
+
+
 def learned(judged: Judged) -> str:
     """Act IV-U: what the adapter learned, and whether it pays."""
     return (f"agreement at K=2 {amount(judged['G1-gain'], '+.2f')} over untrained, shuffled {amount(judged['G1-shuffled'], '+.2f')}; {amount(judged['G5-kept'])} x plain with kept states, "
@@ -148,7 +173,9 @@ def signalled(judged: Judged) -> str:
             + (f": {uncertainty.GRADES[judged['Verdict'].value]} by the published rules" if sure else ""))
 
 
-FINDINGS = {"act4u": learned, "act4u3": longer, "act4u4": horizon, "act4u5": launched, "rprm1": signalled, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "dflash_peers": beside}
+FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4n": symbols, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6":
+            staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "act4u": learned, "act4u3": longer, "act4u4": horizon,
+            "act4u5": launched, "rprm1": signalled, "dflash_peers": beside}
 
 
 def recipes(file: RowFile) -> str:

@@ -60,6 +60,8 @@ METHODS: dict[str, Style] = {
     "C shuffled": Style("C: shuffled reverse", RED, "s", DOTTED),
     "D block-end readout": Style("D: block-end readout", GREEN, "v", SOLID),
     "E": Style("E: scalar gate", ORANGE, "P", MIXED),
+    "C as published": Style("C: as published", PINK, "X", DASHED),
+    "E from 1/2": Style("E: gate from 1/2", SKY, "h", DASHED),
     "forward scaled": Style("forward scaled", GREY, "d", DASHED),
     "dflash": Style("block-diffusion drafting", BLUE, "*", DASHED),
     "mtp": Style("native multi-token head", ORANGE, "o", MIXED),

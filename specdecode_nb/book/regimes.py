@@ -12,7 +12,7 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
-from ..rows import WHOLE
+from ..rows.decoding import WHOLE
 from ..statistics import only
 from .rest import Found, acceptance_of, gathered, over_prompts, section
 from .sweep import arm_rows, frame

@@ -16,7 +16,7 @@ from .. import statistics as st
 from ..book import published
 from ..errors import BadInput
 from ..records import save_rows, write_atomic
-from ..rowtypes import Strict
+from ..rows import Strict
 from . import compare, convert, folder
 from .folder import Source
 from .stream import REMEDY, counted

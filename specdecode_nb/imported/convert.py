@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import BadInput
 from ..records import check_row
-from ..rowtypes import Count, Seconds, Share, Strict
+from ..rows import Count, Seconds, Share, Strict
 from .stream import REMEDY
 
 Name = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+@-]{0,63}\z")]

@@ -20,7 +20,7 @@ from ..dflash import DFlashDrafter, widened
 from ..drafters import load_drafter
 from ..errors import BadInput
 from ..records import sha256
-from ..rows import WHOLE
+from ..rows.decoding import WHOLE
 from ..targets import Target, load_target, mx, quantised
 from ..train import modified
 from ..train.grammar import document

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .rowtypes import Row, Seconds
+from .types import Row, Seconds
 
 
 class PeerRow(Row):
@@ -38,3 +38,6 @@ class PeerStateRow(Row):
     width: Annotated[int, Field(ge=2)]
     kept: Annotated[int, Field(ge=1)]
     relative_error: Seconds
+
+
+ROWS: dict[str, type[Row]] = {"peer": PeerRow, "peer_state": PeerStateRow}

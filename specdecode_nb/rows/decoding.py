@@ -1,16 +1,11 @@
-"""The kinds of measured rows, one schema each. A row may hold more than its schema names; what it names has these types.
-
-New kinds are added to :data:`ROWS`; reading, writing and resuming are :mod:`.records`.
-"""
+"""Schemas of rows about decoding: generations, single forwards, faults and audits, and the published rows that an import brings."""
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .peer_rows import PeerRow, PeerStateRow
-from .rowtypes import Count, Row, Seconds, Share
-from .trained_rows import ForcedRow, LaunchRow
+from .types import Count, Row, Seconds, Share
 
 WHOLE = "_all"  # ends the name of an arm whose drafter reads all of the context instead of its window
 
@@ -356,35 +351,6 @@ class AuditRow(Row):
         return self
 
 
-class SlotsRow(Row):
-    """One teacher-forced block of a window, one entry a speculative position, offsets +2 onwards (:func:`specdecode_nb.protocols.rprm1.features`).
-
-    ``rate`` is the chance with which a draft position was noise, ``noised`` tells which were (empty: all); entropies of the target are nats, that of
-    the drafter is over ln vocab, ``doubt`` is 1 minus its top-1 probability, ``gap`` an L1 distance.
-    """
-
-    kind: Literal["slots"]
-    stratum: Literal["full", "schedule", "own"]
-    window: Count
-    category: str
-    rate: Share
-    noised: list[Annotated[int, Field(ge=0, le=1)]]
-    agree: list[Annotated[int, Field(ge=0, le=1)]]
-    entropy: list[Annotated[float, Field(ge=0, le=1.001)]]
-    doubt: list[Share]
-    second: list[Share]
-    gap: list[Annotated[float, Field(ge=0, le=2.001)]]
-    teacher_entropy: list[Seconds]
-    bare_entropy: list[Seconds]
-
-    @model_validator(mode="after")
-    def lists_agree(self):
-        lengths = {len(getattr(self, name)) for name in (*["noised"] * bool(self.noised), "agree", "entropy", "doubt", "second", "gap", "teacher_entropy", "bare_entropy")}
-        if len(lengths) > 1 or not self.agree:
-            raise ValueError(f"lists of {sorted(lengths)} positions in one block")
-        return self
-
-
 class DivergenceRow(Row):
     """One divergence as a published audit has it: where, and the gap of the contested logits in units in the last place."""
 
@@ -405,7 +371,6 @@ class SummaryRow(Row):
 
 
 ROWS: dict[str, type[Row]] = {"decode": DecodeRow, "tie": TieRow, "loops": LoopsRow, "commit": CommitRow, "gates": GatesRow, "rewind": RewindRow,
-                             "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow,
-                             "text_effect": TextEffectRow, "museum": MuseumRow, "identity": IdentityRow,
-                             "width_noise": WidthNoiseRow, "audit": AuditRow, "peer": PeerRow, "peer_state": PeerStateRow, "slots": SlotsRow,
-                             "divergence": DivergenceRow, "summary": SummaryRow, "chain": ChainRow, "launch": LaunchRow, "forced": ForcedRow}
+                             "wide_draft": WideDraftRow, "cost": CostRow, "cycle_cost": CycleCostRow, "text_effect": TextEffectRow, "museum": MuseumRow,
+                             "identity": IdentityRow, "width_noise": WidthNoiseRow, "audit": AuditRow, "divergence": DivergenceRow, "summary": SummaryRow,
+                             "chain": ChainRow}

@@ -1,11 +1,11 @@
-"""Schemas of what the training Acts record, beside the kinds of :mod:`.rows`."""
+"""Schemas of rows about trained adapters: launches, teacher-forced blocks, and what a slot shows of itself."""
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .rowtypes import Count, Row, Seconds
+from .types import Count, Row, Seconds, Share
 
 
 class LaunchRow(Row):
@@ -60,3 +60,35 @@ class ForcedRow(Row):
         if {len(self.windows), len(self.matches), len(self.l1_k4)} != {self.blocks} or {len(m) for m in self.matches} != {len(self.l1_by_slot)}:
             raise ValueError(f"{len(self.windows)} windows, {len(self.matches)} matches and {len(self.l1_k4)} distances for {self.blocks} blocks")
         return self
+
+
+class SlotsRow(Row):
+    """One teacher-forced block of a window, one entry a speculative position, offsets +2 onwards (:func:`specdecode_nb.protocols.rprm1.features`).
+
+    ``rate`` is the chance with which a draft position was noise, ``noised`` tells which were (empty: all); entropies of the target are nats, that of
+    the drafter is over ln vocab, ``doubt`` is 1 minus its top-1 probability, ``gap`` an L1 distance.
+    """
+
+    kind: Literal["slots"]
+    stratum: Literal["full", "schedule", "own"]
+    window: Count
+    category: str
+    rate: Share
+    noised: list[Annotated[int, Field(ge=0, le=1)]]
+    agree: list[Annotated[int, Field(ge=0, le=1)]]
+    entropy: list[Annotated[float, Field(ge=0, le=1.001)]]
+    doubt: list[Share]
+    second: list[Share]
+    gap: list[Annotated[float, Field(ge=0, le=2.001)]]
+    teacher_entropy: list[Seconds]
+    bare_entropy: list[Seconds]
+
+    @model_validator(mode="after")
+    def lists_agree(self):
+        lengths = {len(getattr(self, name)) for name in (*["noised"] * bool(self.noised), "agree", "entropy", "doubt", "second", "gap", "teacher_entropy", "bare_entropy")}
+        if len(lengths) > 1 or not self.agree:
+            raise ValueError(f"lists of {sorted(lengths)} positions in one block")
+        return self
+
+
+ROWS: dict[str, type[Row]] = {"launch": LaunchRow, "forced": ForcedRow, "slots": SlotsRow}

@@ -1,0 +1,96 @@
+"""Act I measured in small on a toy: four runs, killed and gone on with; its metrics on rows whose numbers are known."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from specdecode_nb import criteria
+from specdecode_nb.book import acts, denoising, needs
+from specdecode_nb.errors import BadInput
+from specdecode_nb.protocols import act1
+from specdecode_nb.records import load_rows
+from specdecode_nb.rows.denoised import OverfitRow, Tally
+from toy import hybrid
+
+PARAMS = acts.get("act1").resolve({"quick": True}) | {"seeds": 2}
+SHORT = {name: replace(run, steps=2 + 2 * (name > "002")) for name, run in act1.RUNS.items()}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Killed after three launches, gone on with under the same settings alone."""
+    journal = tmp_path_factory.mktemp("act1") / "act1.journal"
+
+    def stop(done, total, label):
+        assert total == 8
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(act1, "load_target", lambda name, dtype: hybrid())
+        for name, value in {"RUNS": SHORT, "DRAWS": 2, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
+            patch.setattr(act1, name, value)
+        with pytest.raises(KeyboardInterrupt):
+            act1.measure(PARAMS, journal, stop)
+        with pytest.raises(BadInput, match="lr was"):
+            act1.measure(PARAMS | {"lr": 0.5}, journal, resume=True)
+        return load_rows(act1.measure(PARAMS, journal, resume=True))
+
+
+def test_every_run_of_every_seed_is_there_once_and_the_target_is_as_it_was(measured):
+    assert [(r["seed"], r["run"]) for r in measured.rows] == [(s, name) for s in measured.config["seeds"] for name in act1.RUNS]
+    before = measured.provenance["target"]["digest"]
+    assert all(r["target_before"] == r["target_after"] == before and r["bits_changed"] == 0 for r in measured.rows)
+    assert len({r["digest"] for r in measured.rows}) == 8 and needs.check(measured) is measured
+    one, four = (next(r for r in measured.rows if r["run"] == name) for name in ("001", "004"))
+    assert one["losses"] == four["losses"][:2] and one["curve"][0] == four["curve"][0] and one["trained"] < measured.rows[2]["trained"]
+    with pytest.raises(BadInput, match="overfit rows with run 003"):
+        needs.check(replace(measured, rows=[r for r in measured.rows if r["run"] != "003"]))
+
+
+def test_counts_agree_with_the_noise(measured):
+    for r in measured.rows:
+        by_level = {level["t"]: level for level in r["levels"]}
+        assert by_level[0.0]["changed"] == 0 and by_level[1.0]["changed"] > 0.95 * by_level[1.0]["rows"] and r["nats_off"] == measured.rows[0]["nats_off"]
+        assert all(level["rows"] == 2 * 2 * act1.CANVAS for level in r["levels"]) and len(r["fills"][0]["sure"]) == act1.FORWARDS
+        assert len({(c["rows"], c["changed"]) for c in r["curve"]}) == 1  # the same draws at every step
+
+
+def test_a_launch_is_a_function_of_its_seed(measured):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RUNS": SHORT, "DRAWS": 2, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
+            patch.setattr(act1, name, value)
+        again = act1.launch(hybrid(), "001", act1.Recipe(act1.FIRST_SEED, SHORT["001"].steps, PARAMS["lr"]))
+    assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in measured.rows[0].items() if k != "seconds"}
+
+
+def test_every_rule_can_be_judged(measured):
+    found, rules = denoising.overfit_numbers(measured), criteria.load("act1")
+    assert {c.rule.metric for c in rules} == set(found)
+    words = {o.criterion.id: o.word for o in denoising.overfit(measured)}
+    assert words["A1-AR-off"] == criteria.HOLDS and words["A1-003"] == "not decidable: 2 seeds"
+
+
+def test_lift_and_corrupted_accuracy_by_hand(measured):
+    """A copier has no lift; 3 of 4 changed rows and all unchanged ones right is a lift of 30 points on 10 rows."""
+    def with_counts(**counts):
+        entry = {"step": 2, "t": 0.0, "rows": 10, "changed": 4, **counts}
+        return replace(measured, rows=[r | {"curve": [entry], "steps": 2} for r in measured.rows] + [measured.rows[0] | {"seed": 9, "run": n, "curve": [entry]} for n in act1.RUNS])
+
+    found = denoising.overfit_numbers(with_counts(changed_right=0, unchanged_right=6))
+    assert found["lift:001"][:3] == (0, 0, 0) and found["corrupted:001"][0] == 0 and found["unchanged:002"][0] == 100
+    found = denoising.overfit_numbers(with_counts(changed_right=3, unchanged_right=6))
+    assert np.allclose(found["lift:003"][:3], 30) and found["corrupted:001"][0] == 75 and found["steps"][0] == 0
+
+
+@pytest.mark.parametrize("change, words", [({"changed_right": 5}, "5 of 4 changed"), ({"unchanged_right": 7}, "7 of 6 unchanged"), ({"rows": 0}, "greater than")])
+def test_impossible_counts_are_refused(change, words):
+    good = {"rows": 10, "changed": 4, "changed_right": 4, "unchanged_right": 6}
+    assert Tally.model_validate(good)
+    with pytest.raises(ValidationError, match=words):
+        Tally.model_validate(good | change)
+
+
+def test_a_row_without_all_its_losses_is_refused(measured):
+    with pytest.raises(ValidationError, match="1 losses"):
+        OverfitRow.model_validate(measured.rows[0] | {"losses": [1.0]})
