@@ -39,6 +39,7 @@ def measured(small, tmp_path_factory):
             return take(model, step, *rest)
 
         patch.setattr(act3, "health", stop)
+        journal.with_name(f"act3-none-{act3.FIRST_SEED}.safetensors").write_text("of another measurement")
         with pytest.raises(KeyboardInterrupt):
             act3.measure(PARAMS, journal)
     assert list(journal.parent.glob("*.safetensors"))
