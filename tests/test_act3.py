@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from specdecode_nb import criteria
-from specdecode_nb.book import acts, denoising, needs
+from specdecode_nb.book import acts, denoising, needs, overview
 from specdecode_nb.protocols import act3
 from specdecode_nb.records import load_rows
 from specdecode_nb.rows_denoise import Masked, MaskedLaunchRow
@@ -85,6 +85,7 @@ def test_every_rule_can_be_judged(measured):
     assert {c.rule.metric for c in rules} == set(found)
     words = {o.criterion.id: o.word for o in denoising.masked(measured)}
     assert words["7"] == criteria.HOLDS and words["sampler-nats"] == "not decidable: 1 window"
+    assert overview.found("act3", measured)[0].startswith("masked accuracy ")
 
 
 def test_metrics_by_hand(measured):
