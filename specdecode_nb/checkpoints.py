@@ -19,12 +19,13 @@ from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_model
 from mlx_lm.utils import _get_classes as classes_of
 from safetensors import SafetensorError, safe_open
 
-from . import paths
+from . import paths, smollm2
 from .errors import BadInput, nearest
 from .records import parse, read_text
 from .released import PINS
 
 EMBEDDED = ("tiny-hybrid",)
+NAMED = (*EMBEDDED, smollm2.NAME)
 LAYERS = 1000  # of a model at most: they are made one by one, before its weights are looked at
 FILES = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if not pattern.endswith(".py")]
 
@@ -33,7 +34,7 @@ def find(name: str, download: bool = False, revision: str | None = None) -> tupl
     """The folder of a target, and what to call it.
 
     Args:
-        name: an embedded name, a folder with a config.json, or a hub id "organisation/model".
+        name: an embedded name, that of the packaged model, a folder with a config.json, or a hub id "organisation/model".
         download: fetch a hub id that is not in the local cache; otherwise the network is not touched.
         revision: commit, tag or branch of a hub id; by default the pinned one of a published target, else "main".
     Raises:
@@ -41,11 +42,13 @@ def find(name: str, download: bool = False, revision: str | None = None) -> tupl
     """
     if name in EMBEDDED:
         return paths.models() / name, name
+    if name == smollm2.NAME:
+        return smollm2.folder(), name
     folder = Path(name).expanduser()
     if is_file(folder / "config.json"):
         return folder, folder.resolve().name
     if not paths.HUB_ID.fullmatch(name) or folder.exists():
-        raise BadInput(f"There is no target {name!r}{nearest(name, EMBEDDED)}; give an embedded name ({', '.join(EMBEDDED)}), "
+        raise BadInput(f"There is no target {name!r}{nearest(name, NAMED)}; give a name ({', '.join(NAMED)}), "
                        "a local folder with a config.json or a hub id.")
     revision = revision or PINS.get(name)
     try:

@@ -22,13 +22,13 @@ from pydantic import Field, ValidationError
 
 from .condition import Reading
 from .errors import BadInput
-from .rows import ROWS as COMMON
 from .rows import Row, Strict
 from .rows_denoise import ROWS as DENOISE
 from .rows_reverse import ROWS as REVERSE
+from .trained_rows import ROWS as TRAINED
 
 SCHEMA = 1
-ROWS: dict[str, type[Row]] = COMMON | DENOISE | REVERSE
+ROWS: dict[str, type[Row]] = TRAINED | DENOISE | REVERSE
 LARGEST = 64_000_000  # bytes of one file that is read whole
 DEEPEST = 64  # levels of lists and objects in one file
 JOURNAL = b'{"schema": '  # how the first line of a journal begins

@@ -23,7 +23,8 @@ class Tally(Strict):
     @model_validator(mode="after")
     def within(self):
         if self.changed_right > self.changed or self.unchanged_right > self.rows - self.changed:
-            raise ValueError(f"{self.changed_right} of {self.changed} changed and {self.unchanged_right} of {self.rows - self.changed} unchanged rows are right")
+            raise ValueError(f"{self.changed_right} of {self.changed} changed and {self.unchanged_right} of {self.rows - self.changed} "
+                             "unchanged rows are right")
         return self
 
 
@@ -103,7 +104,8 @@ class Masked(Strict):
 
 
 class Health(Strict):
-    """The state of a launch at one step. ``ar``: next-token cross-entropy of the held-out windows, adapter on (nats a token); ``bias``: by level, the norm of the timestep bias in mean norms of a token embedding, empty without a conditioner."""
+    """The state of a launch at one step. ``ar``: next-token cross-entropy of the held-out windows, adapter on (nats a token); ``bias``: by
+    level, the norm of the timestep bias in mean norms of a token embedding, empty without a conditioner."""
 
     step: Count
     ar: Annotated[list[Seconds], Field(min_length=1)]

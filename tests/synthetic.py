@@ -20,7 +20,7 @@ def short_prompts(protocol):
     @pytest.fixture(scope="module", autouse=True)
     def short_prompts():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(protocol, "prompt_suite", lambda count: SHORT[:count])
+            patch.setattr(protocol, "prompt_suite", lambda target, count: SHORT[:count])
             yield
 
     return short_prompts

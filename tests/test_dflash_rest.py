@@ -145,7 +145,7 @@ def run(made, tmp_path_factory):  # noqa: F811
             children.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dflash_rest, "prompt_suite", lambda count: PROMPTS[:count])
+        patch.setattr(dflash_rest, "prompt_suite", lambda target, count: PROMPTS[:count])
         patch.setattr(dflash_rest, "TUNING_STEPS", (0, 2))
         patch.setattr(machine.subprocess, "Popen", Watched)
         patch.setattr(machine, "cores", lambda: 1)

@@ -10,6 +10,7 @@ from specdecode_nb.decoder import Session
 from specdecode_nb.dflash import DFlashDrafter
 from specdecode_nb.taps import TappedModel
 from specdecode_nb.train import dflash, tapped
+from specdecode_nb.train.columns import columns, most_frequent
 from tapping import CONFIG, LENGTH, PREFIX, toy_rows, toy_windows, weights
 from toy import VOCAB, hybrid
 
@@ -85,19 +86,39 @@ def test_the_loss_by_hand(windows):
                     decay, row = np.exp(-(k - 1) / (4 if block <= 8 else 7)), logits[w, j, k - 1]
                     total += decay * (np.log(np.exp(row - row.max()).sum()) + row.max() - row[windows[w, int(anchors[w, j].item()) + k]])
                     weight += decay
-        assert dflash.block_loss(model, target, taps, ids, anchors, block).item() == pytest.approx(total / weight, rel=1e-4)
+        labels = dflash.block_labels(np.array(ids), np.array(anchors), block)
+        assert dflash.block_loss(model, target, taps, ids, anchors, block, mx.array(labels)).item() == pytest.approx(total / weight, rel=1e-4)
+        # scored among all ids by position it is the same loss, among fewer a smaller one that still has the labels
+        every, at = columns(labels, np.arange(VOCAB), VOCAB, 3, np.random.default_rng(0))
+        assert dflash.block_loss(model, target, taps, ids, anchors, block, mx.array(at), mx.array(every)).item() == pytest.approx(total / weight, rel=1e-4)
+        few, at = columns(labels, most_frequent(labels, 2), VOCAB, 5, np.random.default_rng(0))
+        assert np.array_equal(few[at], labels) and np.unique(labels).size <= len(few) <= np.unique(labels).size + 5
+        assert dflash.block_loss(model, target, taps, ids, anchors, block, mx.array(at), mx.array(few)).item() < total / weight
 
 
 def test_batches_are_own_text_and_a_function_of_seed_and_step(windows, rows):
     seen, run = set(), dflash.Training(hybrid(), RECIPE)
     for step in range(60):
-        taps, ids, anchors, block = run.batch(step, rows, windows, PREFIX)
+        taps, ids, anchors, block, labels, scored = run.batch(step, rows, windows, PREFIX)
+        assert scored is None and labels.shape == (anchors.size, block - 1)
         assert block == RECIPE.blocks[step % 2] and taps.shape == (3, LENGTH, 192) and anchors.shape == (3, 72 // (3 * block))
         seen |= {(int(a), block) for a in np.array(anchors).ravel()}
     # the anchor may be the last token of the prompt; the last label may be the last token of the window
     assert min(a for a, _ in seen) == PREFIX - 1 and {max(a for a, b in seen if b == n) for n in (3, 4)} == {LENGTH - 3, LENGTH - 4}
     again = run.batch(59, rows, windows, PREFIX)
     assert all(np.array_equal(np.array(x), np.array(y)) for x, y in zip(again[:3], (taps, ids, anchors)))
+
+
+def test_taps_brought_to_one_size_give_the_same_drafter(windows, rows):
+    run = dflash.Training(hybrid(), replace(RECIPE, even=True))
+    raw = dflash.Training(hybrid(), RECIPE).batch(3, rows, windows, PREFIX)
+    even = run.batch(3, rows, windows, PREFIX)
+    assert all(np.array_equal(np.array(a), np.array(b)) for a, b in zip(raw[1:5], even[1:5]))
+    size = np.sqrt(np.mean(np.array(even[0])[:, PREFIX:] ** 2, axis=(0, 1)))
+    assert 0.3 < size.min() and size.max() < 3 and np.ptp(np.log(np.sqrt(np.mean(np.array(raw[0]) ** 2, axis=(0, 1))))) > np.ptp(np.log(size))
+    folded = run._for_raw_taps(run.model)
+    np.testing.assert_allclose(np.array(folded.features(raw[0])), np.array(run.model.features(even[0])), rtol=1e-3, atol=1e-4)
+    assert np.array_equal(np.array(run.drafter(run.model).model.fc.weight), np.array(tapped.shipped(folded).fc.weight))
 
 
 def state(run):

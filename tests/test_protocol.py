@@ -1,5 +1,6 @@
 """The measuring protocol on the embedded model: rows, order, identity audit, resume."""
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -7,6 +8,7 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4s, common
 from specdecode_nb.records import load_rows
 from specdecode_nb.targets import load_target, mx
+from specdecode_nb.train.grammar import CATEGORIES
 
 PARAMS = {"target": "tiny-hybrid", "drafter": "uno", "block_sizes": [2, 4], "tokens": 12, "repeats": 1, "prompts": 2,
           "dtype": "float32", "quick": True}
@@ -99,9 +101,13 @@ def test_ulp(value, dtype, step):
     assert common.ulp(value, dtype) == step
 
 
-def test_few_prompts_cover_every_category():
-    assert len({p["category"] for p in common.prompt_suite(9)}) == 9
-    assert len(common.prompt_suite()) == 27
+@pytest.mark.parametrize("name, suite", [("tiny-hybrid", "suite"), ("smollm2-135m", "english"), ("Qwen3.5-4B-Base", "english")])
+def test_a_suite_has_every_category_and_few_prompts_still_cover_them(name, suite):
+    target = SimpleNamespace(name=name)
+    whole, few = common.prompt_suite(target), common.prompt_suite(target, 9)
+    assert common.suite_of(target) == suite and len({p["category"] for p in few}) == 9
+    assert len(whole) == 27 == len({p["id"] for p in whole}) == len({p["text"] for p in whole})
+    assert {p["category"] for p in whole} == set(CATEGORIES)
 
 
 @pytest.mark.parametrize("change, word", [({"target": "tiny-hybird"}, "tiny-hybrid"), ({"drafter": "uon"}, "uno"), ({"dtype": "float23"}, "float32"),

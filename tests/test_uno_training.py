@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from specdecode_nb import lora
+from specdecode_nb.families import embed_and_head
 from specdecode_nb.gdn import RecurrentCache
 from specdecode_nb.streams import EVAL_NOISE, TRAIN_NOISE
 from specdecode_nb.train import fast, uno
@@ -23,11 +24,15 @@ def clean():
     return uno.clean_pass(hybrid(), WINDOWS, batch=2)
 
 
+def head(hidden):
+    return embed_and_head(hybrid())[1](hidden)
+
+
 def blocks(clean, rows=None):
-    """Draft rows (noise unless given), caches and teacher logits of seven blocks."""
+    """Draft rows (noise unless given), caches, teacher logits and the scored rows of the head (None: all) of seven blocks."""
     if rows is None:
         rows = mx.random.randint(1, VOCAB, AT.shape, key=mx.random.key(7)).astype(mx.int32)
-    return rows, uno.branch(hybrid(), clean, WINDOW_OF, ANCHORS), clean.logits[WINDOW_OF[:, None], AT]
+    return rows, uno.branch(hybrid(), clean, WINDOW_OF, ANCHORS), head(clean.hidden[WINDOW_OF[:, None], AT]), None
 
 
 def published(adapted, gate, rows, kind):
@@ -42,8 +47,8 @@ def published(adapted, gate, rows, kind):
 @pytest.mark.parametrize("kind", ("tv", "ce"))
 def test_branched_blocks_have_the_loss_of_the_published_layout(clean, kind):
     adapted, gate = adapter(hybrid())
-    rows, caches, teacher = blocks(clean)
-    ours = uno.branch_loss(adapted, gate, rows, caches, teacher, kind).item()
+    rows, caches, teacher, _ = blocks(clean)
+    ours = uno.branch_loss(adapted, gate, rows, caches, teacher, None, kind).item()
     assert ours == pytest.approx(published(adapted, gate, rows, kind).item(), rel=1e-5, abs=1e-5)
     assert ours > 0.1
 
@@ -52,8 +57,8 @@ def test_branched_blocks_have_the_loss_of_the_published_layout(clean, kind):
 def test_branched_blocks_have_the_gradient_of_the_published_layout(clean, kind):
     """The clean rows carry none, so leaving them out of the graph changes nothing."""
     adapted, gate = adapter(hybrid(), size=0.02)
-    rows, caches, teacher = blocks(clean)
-    ours = nn.value_and_grad(adapted, lambda m: uno.branch_loss(m, gate, rows, caches, teacher, kind))(adapted)[1]
+    rows, caches, teacher, _ = blocks(clean)
+    ours = nn.value_and_grad(adapted, lambda m: uno.branch_loss(m, gate, rows, caches, teacher, None, kind))(adapted)[1]
     wanted = dict(tree_flatten(nn.value_and_grad(adapted, lambda m: published(m, gate, rows, kind))(adapted)[1]))
     for name, grad in tree_flatten(ours):
         scale = float(mx.abs(wanted[name]).max())
@@ -66,13 +71,22 @@ def test_blocks_of_equal_length_in_one_batch(clean):
     window_of, anchors = mx.array([0, 1, 2]), mx.array([11, 11, 11])
     at = anchors[:, None] + 1 + mx.arange(R)[None]
     rows = mx.array([[9, 80, 3], [200, 4, 4], [17, 17, 250]])
-    ours = uno.branch_loss(adapted, gate, rows, uno.branch(hybrid(), clean, window_of, anchors), clean.logits[window_of[:, None], at], "tv")
+    ours = uno.branch_loss(adapted, gate, rows, uno.branch(hybrid(), clean, window_of, anchors), head(clean.hidden[window_of[:, None], at]), None, "tv")
     wanted = uno.suffix_loss(adapted, gate, hybrid(), mx.array(WINDOWS[:, : 12 + R]), rows, "tv")
     assert ours.item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ("tv", "ce"))
+def test_scored_among_every_id_the_loss_is_that_over_the_vocabulary(clean, kind):
+    adapted, gate = adapter(hybrid())
+    some = lambda frequent: uno._blocks(hybrid(), clean, uno.Recipe(block=4, blocks=5, negatives=2), 3, TRAIN_NOISE, 4, frequent)  # noqa: E731
+    whole, every, few = some(None), some(np.arange(VOCAB)), some(np.array([5, 6]))
+    assert np.array_equal(whole[0], every[0]) and whole[3] is None and every[3].shape[0] == VOCAB and 2 < few[3].shape[0] <= 5 * 3 + 4
+    assert uno.branch_loss(adapted, gate, *every, kind).item() == pytest.approx(uno.branch_loss(adapted, gate, *whole, kind).item(), rel=1e-4)
+
+
 def test_a_block_starts_from_the_states_that_decoding_sees(clean):
-    _, caches, _ = blocks(clean)
+    _, caches, *_ = blocks(clean)
     for n, (w, a) in enumerate(zip(WINDOW_OF.tolist(), ANCHORS.tolist())):
         wanted = reference_cache(hybrid(), WINDOWS[w, : a + 1].tolist(), 0)
         for ours, plain in zip(caches, wanted):
@@ -85,10 +99,10 @@ def test_a_zero_adapter_on_true_tokens_is_the_teacher(clean, modules):
     adapted, gate = lora.attach(hybrid().model, 4, modules)
     true = mx.array(WINDOWS)[WINDOW_OF[:, None], AT]
     assert uno.branch_loss(adapted, gate, *blocks(clean, true), "tv").item() < 1e-5
-    rows, caches, teacher = blocks(clean, true)
+    rows, caches, teacher, _ = blocks(clean, true)
     p = mx.softmax(teacher, axis=-1)
     entropy = -(p * mx.log(mx.maximum(p, 1e-30))).sum().item() / (len(ANCHORS) * (R + 1))
-    assert uno.branch_loss(adapted, gate, rows, caches, teacher, "ce").item() == pytest.approx(entropy, abs=1e-4)
+    assert uno.branch_loss(adapted, gate, rows, caches, teacher, None, "ce").item() == pytest.approx(entropy, abs=1e-4)
     assert uno.branch_loss(adapted, gate, *blocks(clean), "tv").item() > 0.1
 
 
@@ -99,6 +113,16 @@ def test_objectives_by_hand():
     pair = mx.array(student.astype(np.float32)), mx.array(teacher.astype(np.float32))
     assert uno.objective_sum(*pair, "tv").item() == pytest.approx(np.abs(q - p).sum(), rel=1e-5)
     assert uno.objective_sum(*pair, "ce").item() == pytest.approx(-(p * np.log(q)).sum(), rel=1e-5)
+
+
+def test_the_gradient_of_the_distance_by_hand():
+    """q (s - sum(s q)) with s the sign of q - p (system 1.1)."""
+    rng = np.random.default_rng(3)
+    student, teacher = (rng.normal(size=(1, 2, 6)).astype(np.float32) for _ in range(2))
+    q, p = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (student.astype(np.float64), teacher.astype(np.float64)))
+    s = np.sign(q - p)
+    ours = mx.grad(lambda x: uno.objective_sum(x, mx.array(teacher), "tv"))(mx.array(student))
+    np.testing.assert_allclose(np.array(ours), q * (s - (s * q).sum(-1, keepdims=True)), rtol=1e-4, atol=1e-6)
 
 
 def test_corruption():

@@ -328,7 +328,7 @@ if page.measured():
     config, whole_runs = page.rows.config, denoising.launches(page.rows, "none")
     for key, value in (("n_steps", config["steps"]), ("n_bias_steps", config["bias_steps"]), ("n_seeds", len(config["seeds"])), ("n_windows", config["windows"]), ("n_prompts", config["prompts"])):
         page.number(key, value, ",", "", page.rows.name)
-    page.say("[[n_seeds]] launches of [[n_steps]] steps without a conditioner, judged on [[n_windows]] windows." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
+    page.say("Launches without a conditioner: [[n_seeds]], of [[n_steps]] steps, judged on [[n_windows]] windows." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
     stopped = [r for r in page.rows.of("masked_launch") if r["stopped"]]
     page.say("\n".join(f"- Launch {r['arm']} at seed {r['seed']} ended early and is not judged: {r['stopped']}" for r in stopped) or "No launch ended early.")
     page.show(denoising.heldout_table(whole_runs), "measured-heldout", "Held-out result at the end, without a conditioner, by noise level",
@@ -373,7 +373,9 @@ if page.rows:
     arms = {arm: group for arm, group in arms.items() if group}
     figure, (left, right) = draw.panels(2, height=3.2)
     draw.lines({denoising.ARMS[arm]: denoising.dynamics(group, 0.5, "canvas_l1") for arm, group in arms.items()}, "training step", "canvas L1 at t = 0.50", reference=0.1, ylim=(-0.06, 2), ax=left)
-    draw.lines({denoising.ARMS[arm]: denoising.dynamics(group, 0.1, "hidden_right") for arm, group in arms.items()}, "training step", "masked accuracy at t = 0.10 (%)", ax=right)
+    accuracy = {denoising.ARMS[arm]: denoising.dynamics(group, 0.1, "hidden_right") for arm, group in arms.items()}
+    most = max(max(ys) for _, ys in accuracy.values())
+    draw.lines(accuracy, "training step", "masked accuracy at t = 0.10 (%)", ylim=(-0.03 * most, 1.5 * most + 1), ax=right)  # room for the legend
     page.figure(figure, "measured-bias", "Canvas L1 and masked accuracy over training for three sizes of the timestep bias; the dashed line is the published stop rule",
                 "Two panels of three lines over training steps, one a size of the bias: canvas L1 with a dashed line at one tenth, and masked accuracy.", sources=[page.rows])
     told("free-bias", "stop-canvas", "small-bias", "bias-l1", "bias-accuracy")
@@ -397,7 +399,7 @@ if page.rows:
 # %% [markdown]
 # ### Every hypothesis
 
-# %
+# %%
 if page.rows:
     whole = criteria.table(judged.values())
     page.show(whole[["id", "hypothesis", "published number", "measured here", "verdict here"]], "closing",

@@ -23,7 +23,16 @@
 # 10 What acceptance would be needed? 11 Draftability. 12 The same adapter in the next Act. 13 Negative results. 14 Verdict. 15 Measured here. 16 Threats to validity. 17 Provenance.
 
 # %% tags=["parameters"]
-target = "tiny-hybrid"  # whose measured rows to show beside the published ones
+target = "tiny-hybrid"  # model that is trained for: a name, folder or hub id
+steps = 1600  # training steps of a launch
+rate = 0.0006  # learning rate, after a linear warm-up of 20 steps
+draft_rows = 192  # draft rows a step: blocks of K hold K - 1 of them
+windows = 128  # windows of training text
+tokens = 48  # new tokens a prompt when what was trained decodes
+repeats = 1  # passes over the prompts, arms interleaved
+prompts = 15  # prompts of the suite
+measure = False  # True: train and measure again; False: draw from recorded rows
+quick = False  # True: a short measurement whose captions say that it is one
 rows = ""  # row file to draw from; empty for the committed one of the target
 
 # %%
@@ -31,7 +40,7 @@ import re
 
 import pandas as pd
 
-from specdecode_nb.book import draw, palette, published, start
+from specdecode_nb.book import draw, palette, published, start, trained as learned
 
 page = start("act4u3", globals())
 frame = page.published.frame
@@ -520,11 +529,36 @@ page.verdict()
 
 # %% [markdown]
 # ## 15. Measured here
+#
+# The published layout, objective, corruption, modules and rank, on the embedded target and the grammar part of its own corpus. A window is forwarded once without the adapter;
+# blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there. On the same blocks that is the published loss, and its gradient.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+#
+# Every draw has a key of its own, by purpose and step, so that looking at a checkpoint cannot change the next one; the first stretch is launched twice to see it.
 
 # %%
-if page.measured():
-    kinds = pd.DataFrame(page.rows.rows)["kind"].value_counts().rename_axis("kind of row").reset_index(name="rows")
-    page.show(kinds, "measured-rows", "Rows recorded here", sources=[page.rows])
+here = page.measured()
+if here:
+    learned.scale(page)
+
+# %%
+if here:
+    for k in (4, 2):
+        table = learned.curve(page.rows, k)
+        page.show(table, f"measured-curve-k{k}", f"Checkpoints of the launch trained here, judged and decoded at K={k}", learned.fmt(table), sources=[page.rows])
+
+# %%
+if here:
+    curves, units = {k: learned.curve(page.rows, k) for k in (4, 2)}, {"validation TV": "validation TV (L1 per row)", "agreement": "teacher-forced agreement", "acceptance": "acceptance", "x plain": "speed (x plain decoding)"}
+    figure, axes = draw.panels(columns=2, rows=2, height=5.0)
+    for ax, (column, unit) in zip(axes.flat, units.items()):
+        draw.lines({f"K={k}": (t["step"], t[column]) for k, t in curves.items() if column != "validation TV" or k == 4}, "training step", unit, ax=ax)
+    page.figure(figure, "measured-curves", "Measured here: loss on held-out text, agreement, acceptance and speed along one launch at K=4, decoded at K=4 and K=2",
+                "Four panels over training steps: distance from the teacher at K=4, and agreement, acceptance and speed at K=4 and K=2, for the launch trained here.", sources=[page.rows])
+
+# %%
+if here:
+    learned.closing(page)
 
 # %% [markdown]
 # ## 16. Threats to validity
@@ -534,6 +568,7 @@ if page.measured():
 # - **Many prompts would be better.** Fifteen short continuations; the spread *across prompts* in throughput is larger than the whole gain. The repeats measure the clock, not the prompts.
 # - **No intervals.** The sources publish none for this Act. Comparisons of neighboring checkpoints should not be read as effects.
 # - **Loops were not counted.** Act IV-S later showed that repetitive continuations inflate acceptance. Nothing is known about that here.
+# - **Of the measured part.** One small target, on text of the grammar it was trained on; a launch is one draw of its seeds (Act IV-U5 says how wide), and intervals here are over windows or prompts, not over launches.
 
 # %%
 spread = k4.set_index("checkpoint").loc["step-3200", "sd across prompts"]

@@ -25,8 +25,18 @@
 # pay? 10 What would be needed. 11 The block sizes side by side. 12 Draftability. 13 Verdict. 14 Measured here. 15 Threats to validity. 16 Provenance.
 
 # %% tags=["parameters"]
-target = "tiny-hybrid"   # whose measured rows to show
-rows = ""                # row file; empty: the committed one of the target
+target = "tiny-hybrid"  # model that is trained for: a name, folder or hub id
+steps = 400  # training steps of a launch
+start_steps = 400  # steps of the launch at K=4 that all others go on from
+rate = 0.0006  # learning rate, after a linear warm-up of 20 steps
+draft_rows = 192  # draft rows a step: blocks of K hold K - 1 of them
+windows = 128  # windows of training text
+tokens = 48  # new tokens a prompt when what was trained decodes
+repeats = 1  # passes over the prompts, arms interleaved
+prompts = 15  # prompts of the suite
+measure = False  # True: train and measure again; False: draw from recorded rows
+quick = False  # True: a short measurement whose captions say that it is one
+rows = ""  # row file to draw from; empty for the committed one of the target
 
 # %%
 import re
@@ -35,7 +45,7 @@ import numpy as np
 import pandas as pd
 
 from specdecode_nb import statistics
-from specdecode_nb.book import draw, published, start
+from specdecode_nb.book import draw, published, start, trained as learned
 
 page = start("act4u4", globals())
 frame, setup = page.published.frame, page.published.facts.setup
@@ -707,11 +717,52 @@ page.check("every later divergence is within one unit in the last place", bool((
 # %% [markdown]
 # ## 14. Measured here
 
+# ### Three horizons from one start
+#
+# The published layout, objective, corruption, modules and rank, on the embedded target and the grammar part of its own corpus. A window is forwarded once without the adapter;
+# blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there. On the same blocks that is the published loss, and its gradient.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+
 # %%
-page.measured();
+here = page.measured()
+if here:
+    learned.scale(page)
+    page.number("here_start", page.rows.config["start_steps"], ",d", "steps", page.rows.name)
+    page.say("All three horizons go on from one K=4 launch of [[here_start]] steps.")
+
+# %%
+if here:
+    made = [learned.forced(page.rows, arm) for arm in ("untrained", "start", *(f"horizon{k}" for k in learned.WIDTHS))]
+    table = learned.slots(page.rows, made)
+    page.show(table, "measured-horizon-slots", "Agreement with the target by speculative slot (slot j is offset j+1 of this Act), teacher-forced", learned.fmt(table), sources=[page.rows])
+    table = learned.decoding(page.rows.of("decode"))
+    page.show(table, "measured-horizon-decoding", "Every adapter decoded at every width; speed against the faster plain arm", learned.fmt(table), sources=[page.rows])
+
+# %%
+if here:
+    own = [f"horizon{k}_k{k}" for k in learned.WIDTHS]
+    curves = {f"K={k}": learned.survivals(page.rows.of("decode"), [arm], k)[arm] for k, arm in zip(learned.WIDTHS, own)}
+    page.figure(draw.survival(curves), "measured-horizon-survival", "Prefix survival of each horizon decoded at its own width", "Falling curves over slots, one for each of the widths four, six and eight, trained and decoded at that width.", sources=[page.rows])
+    table = learned.frame(statistics.cost_model(page.rows.of("decode")))
+    page.show(table[["arm", "tokens per cycle", "cycle steps", "predicted", "measured", "error"]], "measured-horizon-cost", "The cost model of section 2 on these rows: speed-up over plain decoding without prefill, predicted and measured; costs in plain steps",
+              {c: ".3f" for c in ("tokens per cycle", "cycle steps", "predicted", "measured")} | {"error": "+.2f"}, sources=[page.rows], full=table)
+
+# %%
+if here:
+    spent, returned = pd.Series(learned.cycles(page.rows.of("decode"))), curves["K=8"]
+    wanted = needed(returned, spent, 8)
+    page.figure(draw.lines({"returned by the slot": (range(1, 8), returned), "needed to break even": (range(1, 8), wanted)}, "speculative slot j", "tokens per cycle", whole_x=True, ylim=(0, 1)), "measured-horizon-pay",
+                "What each slot returns at K=8 and what it must return, adapters trained here at each width", "Two curves over slots one to seven: the tokens that a slot returns, and those that it needs to break even.", sources=[page.rows])
+    page.check("the rule of this page and of the criteria name the same slots", [j for j, (a, b) in enumerate(zip(returned, wanted), 1) if a > b] == learned.paying(page.rows.of("decode")))
+
+# %%
+if here:
+    learned.closing(page)
 
 # %% [markdown]
-# The training curve is not measured here. The other half of the question is: Act IV-S decodes our own target at several block sizes (`specdecode-nb run act4s -p measure=true`).
+# ### One adapter at several widths
+#
+# The other half of the question needs no training: Act IV-S decodes our own target at several block sizes (`specdecode-nb run act4s -p measure=true`).
 # Its rows answer which block is fastest and which slots pay, by the rule of section 2.
 
 # %%
@@ -756,6 +807,7 @@ if ours:
 # - **Short runs, few prompts.** Act IV-S uses more of both (table 1 has the numbers here), and reports how much plain decoding repeats itself; that is not recorded here.
 # - **Two sessions.** The same adapter and the same tokens gave different throughput in sessions A and B. Ratios are to be read within a session.
 # - **One target, one machine, bf16.** The cost of a slot is a property of the machine; the survival curve is a property of target, drafter and text.
+# - **Of the measured part.** One small target, on text of the grammar it was trained on; a launch is one draw of its seeds (Act IV-U5 says how wide), and intervals here are over windows or prompts, not over launches.
 
 # %%
 trained = [c for c in b4.index if c != "untrained"]

@@ -22,15 +22,28 @@
 # the very same training command end further apart than any arm is from its control.
 
 # %% tags=["parameters"]
-target = "tiny-hybrid"   # whose measured rows to show
-rows = ""                # row file; empty: the committed one of the target
+target = "tiny-hybrid"  # model that is trained for: a name, folder or hub id
+steps = 60  # training steps of a launch
+start_steps = 300  # steps of the launch at K=4 that all others go on from
+short_steps = 10  # steps after which perturbed launches are compared with the control
+launches = 5  # identical launches of the control; half as many of K=8
+seeds = 3  # further seeds, and places where rounding is put in
+rate = 0.0006  # learning rate, after a linear warm-up of 20 steps
+draft_rows = 192  # draft rows a step: blocks of K hold K - 1 of them
+windows = 64  # windows of training text
+tokens = 48  # new tokens a prompt when what was trained decodes
+repeats = 1  # passes over the prompts, arms interleaved
+prompts = 15  # prompts of the suite
+measure = False  # True: train and measure again; False: draw from recorded rows
+quick = False  # True: a short measurement whose captions say that it is one
+rows = ""  # row file to draw from; empty for the committed one of the target
 
 # %%
 import re
 
 import pandas as pd
 
-from specdecode_nb.book import draw, palette, published, start
+from specdecode_nb.book import draw, palette, published, start, trained as learned
 
 page = start("act4u5", globals())
 
@@ -568,10 +581,61 @@ page.note("NO CROSS-HORIZON TRANSFER also holds")
 # %% [markdown]
 # ## Measured here
 
+# %% [markdown]
+# The published layout, objective, corruption, modules and rank, on the embedded target and the grammar part of its own corpus. A window is forwarded once without the adapter;
+# blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there. On the same blocks that is the published loss, and its gradient.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+#
+# Launches that are meant to be identical are processes of their own. First the question that the published project could not settle: which ingredient makes two launches differ? Each perturbed launch differs from the control in
+# one of them, and is compared with it bit for bit, weights and moments.
+
 # %%
-if page.measured():
-    counts = pd.DataFrame(page.rows.rows)["kind"].value_counts().rename_axis("kind of row").reset_index(name="rows")
-    page.show(counts, "measured-rows", "Rows recorded here", sources=[page.rows])
+here = page.measured()
+if here:
+    learned.scale(page)
+
+# %%
+if here:
+    table = learned.changed(page.rows)
+    page.number("here_short", page.rows.config["short_steps"], "d", "steps", page.rows.name)
+    page.show(table, "measured-ingredients", "One ingredient changed at a time: is the state after [[here_short]] steps the control's, bit for bit, and how far is the adapter from it", learned.fmt(table), sources=[page.rows])
+    moving = table[~table["same bits"]]["perturbed"].tolist()
+    page.number("here_moving", len(moving), "d", "ingredients", page.rows.name)
+    page.say("[[here_moving]] of these change the result: " + "; ".join(moving) + ".")
+
+# %% [markdown]
+# Then whole launches: repetitions, the four arms, launches that differ in the seeds of data and noise, and launches that differ in rounding alone. The last kind is the published accident made on purpose.
+
+# %%
+if here:
+    table = learned.scatter(page.rows)
+    page.show(table[["launch", "what differs", "mean accepted prefix", "change", "TPF", "tok/s", "adapter"]], "measured-launches", "Every whole launch decoded at K=4; change is against the first launch of the control, and adapter the beginning of its digest",
+              learned.fmt(table), sources=[page.rows], full=table)
+    shown = {"-": "arm", "launched again": "launched again", "seed": "seed", "rounding": "rounding"}
+    names = list(dict.fromkeys(table["arm "]))
+    spots = {word: table[table["what differs"] == change] for change, word in shown.items()}
+    figure, ax = draw.panels(height=2.9)
+    draw.scatter({word: (part["mean accepted prefix"], [names.index(a) + 0.15 * i for a in part["arm "]]) for i, (word, part) in enumerate(spots.items()) if len(part)}, "accepted prefix at K=4 (tokens per cycle)", "", ax=ax)
+    ax.set_yticks([i + 0.2 for i in range(len(names))], [palette.label(n) for n in names])
+    page.figure(figure, "measured-launches",
+                "One mark a launch: the arms, their repetitions, other seeds, and one unit in the last place", "Marks by arm on horizontal levels; repetitions lie on the first launch if training is deterministic, other seeds and roundings beside it.", sources=[page.rows])
+
+# %%
+if here:
+    decoded = page.rows.of("decode")
+    groups = {"seed": ["A_k4-1", *learned.group(page.rows, "A_k4", "seed")], "rounding": ["A_k4-1", *learned.group(page.rows, "A_k4", "rounding")], "K=8, seed": ["C_k8-1", *learned.group(page.rows, "C_k8", "seed")]}
+    parts = pd.DataFrame([{"launches that differ by": name, "launches": len(arms)} | learned.components(learned.prefixes(decoded, arms)) for name, arms in groups.items()])
+    page.show(parts, "measured-components", "Variance components of the accepted prefix of a prompt: between launches, between prompts, and what is left", {c: ".5f" for c in ("launch", "prompt", "launch x prompt")}, sources=[page.rows])
+    figure, (left, right) = draw.panels(2, height=2.6)
+    draw.bars(list(parts["launches that differ by"]), {c: list(parts[c]) for c in ("launch", "launch x prompt")}, "variance (tokens squared)", "of one prompt's prefix", ax=left)
+    count = len(page.rows.config["prompts"])
+    draw.bars(list(parts["launches that differ by"]), {"launch": list(parts["launch"]), "launch x prompt": list(parts["launch x prompt"] / count)}, "", f"of the mean over {count} prompts", ax=right)
+    page.figure(figure, "measured-components", "A launch is one draw: how much of the variance of accepted prefix is the launch's own, for one prompt and for the mean over the suite. Prompts differ far more, and are paired out",
+                "Two panels of paired bars by what launches differ in: variance between launches, and of launch with prompt; on the right for the mean over the prompts.", sources=[page.rows])
+
+# %%
+if here:
+    learned.closing(page)
 
 # %% [markdown]
 # ## Threats to validity
@@ -581,6 +645,7 @@ if page.measured():
 # - **Horizon and supervision go together.** A longer block also supervises more positions per window (computed above).
 # - **A small suite.** The prompts come from five of the nine categories that Act IV-S used later, with short continuations.
 # - **Best of three repeats.** The recorded time of a prompt is the best of three; that favors no arm, but it is not what a user sees.
+# - **Of the measured part.** A launch is deterministic or not on one machine with one build of its libraries; nothing is said of others. Few seeds, short launches, and rounding put in at single numbers of the start, where kernels would put it everywhere.
 # - **Speed depends on the session.** The next cell shows it.
 
 # %%

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import paths
@@ -263,7 +263,7 @@ REVERSED = (
 OVERFIT = (
     MEASURED[0],
     Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
-    Param("lr", float, 2e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
+    Param("lr", float, 6e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
 MASKED = (
@@ -276,6 +276,27 @@ MASKED = (
     Param("prompts", int, 6, "of them, those whose canvas is sampled", "", 1, 1000),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
+TRAINED = (
+    MEASURED[0],
+    Param("steps", int, 400, "training steps of a launch", "steps", 1, 100000),
+    Param("rate", float, 6e-4, "learning rate, after a linear warm-up of 20 steps", "", 1e-7, 1.0),
+    Param("draft_rows", int, 192, "draft rows a step: blocks of K hold K - 1 of them", "rows", 8, 4096),
+    Param("windows", int, 128, "windows of training text", "windows", 2, 4096),
+    Param("tokens", int, 48, "new tokens a prompt when what was trained decodes", "tokens", 8, 4096),
+    Param("repeats", int, 1, "passes over the prompts, arms interleaved", "", 1, 100),
+    Param("prompts", int, 15, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
+    *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
+)
+BRIEF = {"steps": 20, "draft_rows": 96, "windows": 16, "tokens": 16, "prompts": 3}  # what quick=true stands for where training is measured
+
+
+def training(act: str, defaults: dict[str, Any], /, *more: Param, **reduced) -> Act:
+    """An Act that trains: :data:`TRAINED` with its own defaults and further parameters."""
+    params = [replace(p, default=defaults.get(p.name, p.default)) for p in TRAINED]
+    return Act(act, (*params[:2], *more, *params[2:]), f"specdecode_nb.protocols.{act}:measure", BRIEF | reduced)
+
+
+START = Param("start_steps", int, 400, "steps of the launch at K=4 that all others go on from", "steps", 1, 100000)
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
@@ -296,6 +317,12 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
                 title="Act V: never wrong", question="Is drafted decoding the target's own decoding bit for bit, where it must be, where it can only be audited, and on any backend if asked?"),
     "act6": Act("act6", SAMPLED, "specdecode_nb.protocols.act6:measure", {"tokens": 24, "prompts": 9, "chain_tokens": 2500}, title="Act VI: drafting where tokens are drawn",
                 question="Does drafting keep its speed, and its promise, when the target samples: which rule accepts most, and what does it cost that a seed gives the same tokens with any drafter?"),
+    "act4u": training("act4u", {}),
+    "act4u3": training("act4u3", {"steps": 1600}),
+    "act4u4": training("act4u4", {}, START, start_steps=20),
+    "act4u5": training("act4u5", {"steps": 60, "windows": 64}, replace(START, default=300), Param("short_steps", int, 10, "steps after which perturbed launches are compared with the control", "steps", 1, 1000),
+                       Param("launches", int, 5, "identical launches of the control; half as many of K=8", "", 2, 50),
+                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=4, start_steps=10, short_steps=2, launches=2, seeds=2, windows=4),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
 

@@ -206,11 +206,12 @@ def numbers(file: RowFile) -> dict[str, Found]:
     out: dict[str, Found] = {"best_over_plain": ratio(rows, top, control),
                              "rows_not_plain": (sum(not r["identical_to_ar"] for r in checked), None, None, len(checked)),
                              "broken_identity": (broken(rows), None, None, sum(r["cycles"] > 0 and r["arm"] != ADAPTER for r in rows)),
-                             "head_over_plain": ratio(rows, HEAD, control), "best_over_head": ratio(rows, top, HEAD),
-                             "best_over_adapter": ratio(rows, top, ADAPTER),
                              "lookup_over_best": ratio(rows, LOOKUP, top), f"price_{WIDE}": price(file, WIDE),
                              "model_error": (float(table["error"].abs().max()), None, None, len(arms))}
     out |= {f"{name}_over_fixed": ratio(rows, arm, top) for name, arm in RULES.items()}
+    out |= {f"best_over_{name}": ratio(rows, top, arm) for name, arm in (("head", HEAD), ("adapter", ADAPTER)) if arm_rows(rows, arm)}
+    if arm_rows(rows, HEAD):  # a target may have no chained head
+        out["head_over_plain"] = ratio(rows, HEAD, control)
     if free:
         out["best_over_plain_clean"] = ratio(free, top, st.plain_arm(free))
     if len(arms) > 1:

@@ -17,7 +17,7 @@ from .rest import RESAMPLES, Found
 from .sweep import frame
 
 BIASED = ("free", "x1", "x20")
-ARMS = {"none": "no conditioner", "free": "bias as it grows", "x1": "bias of 1 embedding", "x20": "bias of 20 embeddings"}
+ARMS = {"none": "no conditioner", "free": "bias grows", "x1": "1 embedding", "x20": "20 embeddings"}
 SOURCES = {"truth": "held-out text", "greedy": "target, greedy", "drawn": "target, drawn"}
 
 
@@ -66,7 +66,8 @@ def overfit_numbers(file: RowFile) -> dict[str, Found]:
     corrupted = {name: np.array(last(group, "corrupted")) for name, group in by.items()}
     out |= {"corrupted:001": over_seeds(corrupted["001"]), "unchanged:002": over_seeds(last(by["002"], "unchanged")),
             "steps": over_seeds(corrupted["004"] - corrupted["001"]), "capacity": over_seeds(corrupted["003"] - corrupted["004"]),
-            "recall:003": over_seeds([rates(at(r, 1.0))["identity"] for r in by["003"]]), "unseen:003": over_seeds([rates(r["unseen"])["lift"] for r in by["003"]]),
+            "recall:003": over_seeds([rates(at(r, 1.0))["identity"] for r in by["003"]]),
+            "unseen:003": over_seeds([rates(r["unseen"])["lift"] for r in by["003"]]),
             "bits": (sum(r["bits_changed"] for r in file.of("overfit")), None, None, len(file.of("overfit"))),
             "ppl:003": over_seeds([cost_of_adapter(r) for r in by["003"]])}
     return out
@@ -82,11 +83,12 @@ def overfit_table(file: RowFile) -> pd.DataFrame:
     entries = []
     for name, group in runs(file).items():
         told, lifts = {k: st.mean(last(group, k)) for k in ("identity", "copy baseline", "lift", "corrupted", "unchanged")}, last(group, "lift")
-        entries.append({"run": name, "launches": len(group), "steps": group[0]["steps"], "trained": group[0]["trained"], "loss first": st.mean([r["losses"][0] for r in group]),
+        entries.append({"run": name, "launches": len(group), "steps": group[0]["steps"], "trained": group[0]["trained"],
+                        "loss first": st.mean([r["losses"][0] for r in group]),
                         "loss last": st.mean([st.mean(r["losses"][-5:]) for r in group]), **told, "lowest lift": min(lifts), "highest lift": max(lifts),
                         "unseen lift": st.mean([rates(r["unseen"])["lift"] for r in group]), "AR perplexity": st.mean([cost_of_adapter(r) for r in group])})
-    return frame(entries, **dict.fromkeys(("identity", "copy baseline", "corrupted", "unchanged"), "%"), **dict.fromkeys(("lift", "lowest lift", "highest lift", "unseen lift"), "pp"),
-                 **{"AR perplexity": "× off"})
+    return frame(entries, **dict.fromkeys(("identity", "copy baseline", "corrupted", "unchanged"), "%"),
+                 **dict.fromkeys(("lift", "lowest lift", "highest lift", "unseen lift"), "pp"), **{"AR perplexity": "× off"})
 
 
 def curve(group: Sequence[dict], name: str) -> tuple[list, list, list, list]:
@@ -100,10 +102,12 @@ def levels_table(group: Sequence[dict]) -> pd.DataFrame:
     entries = []
     for t in [level["t"] for level in group[0]["levels"]]:
         cells = [at(r, t) for r in group]
-        entries.append({"t": t, "changed": st.mean([100 * c["changed"] / c["rows"] for c in cells]), "base identity": st.mean([100 * c["base_right"] / c["rows"] for c in cells]),
+        entries.append({"t": t, "changed": st.mean([100 * c["changed"] / c["rows"] for c in cells]),
+                        "base identity": st.mean([100 * c["base_right"] / c["rows"] for c in cells]),
                         "base next token": st.mean([100 * c["base_next_right"] / c["base_next_rows"] for c in cells]),
                         "trained identity": st.mean([rates(c)["identity"] for c in cells]),
-                        "trained corrupted": st.mean([rates(c)["corrupted"] for c in cells]) if cells[0]["changed"] else None, "loss": st.mean([c["nats"] for c in cells])})
+                        "trained corrupted": st.mean([rates(c)["corrupted"] for c in cells]) if cells[0]["changed"] else None,
+                        "loss": st.mean([c["nats"] for c in cells])})
     return frame(entries, **dict.fromkeys(("changed", "base identity", "base next token", "trained identity", "trained corrupted"), "%"), loss="nats")
 
 
@@ -111,7 +115,8 @@ def texts_table(file: RowFile) -> pd.DataFrame:
     """Ordinary greedy decoding with the adapter off and left on: perplexity, and how much of a text is one token."""
     share = lambda tokens: 100 * max(map(tokens.count, tokens)) / len(tokens)  # noqa: E731
     entries = [{"run": name, "adapter": state, "perplexity": st.mean([math.exp(np.mean(r[f"nats_{state}"])) for r in group]),
-                "distinct tokens": st.mean([len(set(r[f"greedy_{state}"])) for r in group]), "most frequent token": st.mean([share(r[f"greedy_{state}"]) for r in group])}
+                "distinct tokens": st.mean([len(set(r[f"greedy_{state}"])) for r in group]),
+                "most frequent token": st.mean([share(r[f"greedy_{state}"]) for r in group])}
                for name, group in runs(file).items() for state in ("off", "on")]
     return frame(entries, **{"most frequent token": "% of the text"})
 
@@ -164,7 +169,8 @@ def masked_numbers(file: RowFile) -> dict[str, Found]:
                 # a start without one right row counts as one, so that a factor exists
                 "gain": over_windows(lambda end, start: end / np.maximum(start, least), right(0.5), right(0.5, 0)),
                 "canvas_l1": over_windows(same, windowed(none, 0.5, "canvas_l1")), "ppl": over_windows(lambda end, start: np.exp(end - start), ar(-1), ar(0)),
-                "visible_next": over_windows(same, windowed(none, 0.1, "visible_next")), "from_nothing": over_windows(lambda a, b: a / np.maximum(b, 1e-9), right(1.0), right(0.9))}
+                "visible_next": over_windows(same, windowed(none, 0.1, "visible_next")),
+                "from_nothing": over_windows(lambda a, b: a / np.maximum(b, 1e-9), right(1.0), right(0.9))}
     arms = {arm: launches(file, arm) for arm in BIASED}
     if arms["free"]:
         out["bias:free"] = (min(max(r["health"][-1]["bias"]) for r in arms["free"]), None, None, len(arms["free"]))
@@ -178,7 +184,8 @@ def masked_numbers(file: RowFile) -> dict[str, Found]:
     truth, drawn = canvases(file, "truth"), canvases(file, "drawn")
     if all((empty, more, half, truth, drawn)):
         less = lambda a, b, name="nats": over_windows(np.subtract, by_window(a, name), by_window(b, name))  # noqa: E731
-        out |= {"nats:0": less(empty, truth), "nats:drawn": less(empty, drawn), "distinct:0": less(empty, truth, "distinct"), "infill": less(half, empty), "forwards": less(more, empty)}
+        out |= {"nats:0": less(empty, truth), "nats:drawn": less(empty, drawn), "distinct:0": less(empty, truth, "distinct"),
+                "infill": less(half, empty), "forwards": less(more, empty)}
     return out
 
 
@@ -188,12 +195,12 @@ def masked(file: RowFile) -> list[criteria.Outcome]:
 
 
 def heldout_table(group: Sequence[dict]) -> pd.DataFrame:
-    """One line a noise level at the end of the launches of one arm, means over windows and launches; the last row, not in a view, is never visible-next."""
+    """One line a noise level at the end of the launches of one arm, means over windows and launches."""
     entries = []
     for t in [level["t"] for level in group[0]["health"][-1]["levels"]]:
-        told = {name: float(windowed(group, t, key).mean()) for name, key in (("masked accuracy", "hidden_right"), ("canvas L1", "canvas_l1"), ("cross entropy", "nats"))}
-        shown = {name: float(windowed(group, t, key).mean()) if t < 1 else None for name, key in (("visible preserved", "visible_right"), ("visible, next token", "visible_next"))}
-        entries.append({"t": t, **told, **shown})
+        mean = lambda key: float(windowed(group, t, key).mean())  # noqa: E731
+        entries.append({"t": t, "masked accuracy": mean("hidden_right"), "canvas L1": mean("canvas_l1"), "cross entropy": mean("nats"),
+                        "visible preserved": mean("visible_right") if t < 1 else None, "visible, next token": mean("visible_next") if t < 1 else None})
     return frame(entries, **dict.fromkeys(("masked accuracy", "visible preserved", "visible, next token"), "%"), **{"cross entropy": "nats"})
 
 
@@ -224,7 +231,8 @@ def fills_table(file: RowFile) -> pd.DataFrame:
     for (source, given, forwards) in dict.fromkeys((r["source"], r["given"], r["forwards"]) for r in file.of("canvas")):
         rows = canvases(file, source, given, forwards)
         name = SOURCES.get(source) or f"sampler, {f'{given:.0%} given' if given else 'full mask'}, {forwards} forwards"
-        entries.append({"canvas": name, "texts": len(rows), "nats a token": st.mean([r["nats"] for r in rows]), "distinct": st.mean([r["distinct"] for r in rows]),
+        entries.append({"canvas": name, "texts": len(rows),
+                        "nats a token": st.mean([r["nats"] for r in rows]), "distinct": st.mean([r["distinct"] for r in rows]),
                         "looped": st.mean([r["looped"] for r in rows]), "rows right": 100 * st.mean([r["right"] / len(r["tokens"]) for r in rows]),
                         "confidence first": st.mean([r["sure"][0] for r in rows]) if rows[0]["sure"] else None,
                         "confidence last": st.mean([r["sure"][-1] for r in rows]) if rows[0]["sure"] else None})

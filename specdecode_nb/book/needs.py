@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .. import criteria
 from ..errors import BadInput
 from ..records import RowFile
-from . import block, denoising, identity, imported, rest, reverse, sampled, staging, sweep, undo
+from . import block, denoising, identity, imported, rest, reverse, sampled, staging, sweep, trained, undo
 
 Cells = tuple[tuple[str, ...], Callable[[dict], Iterable[tuple]]]
 PLAIN = ("ar", "ar_mlx_lm")
@@ -145,6 +145,13 @@ def drafts_in_widths(file: RowFile) -> Iterator[str]:
         yield "decode rows of an arm that drafts more than one position, as uno_k4"
 
 
+def trains(act: str) -> Needs:
+    """A training Act: every checkpoint of its configuration there, judged and decoded where that says so."""
+    told = lambda key: (("arm", "launch", "step"), lambda c: [tuple(entry) for entry in c[key]])  # noqa: E731
+    return Needs({"decode": (("arm",), lambda c: arms(*PLAIN, *c["arms"])), "launch": told("launches"), "forced": told("judged")},
+                 COMMON | {"steps": int, "launches": list[list], "judged": list[list], "arms": list[str]}, fields={"decode": ("overhead_seconds",)}, rules=act)
+
+
 NEEDS = {
     "act1": Needs({"overfit": (("run",), lambda c: [(name,) for name in ("001", "002", "003", "004")])}, {"seeds": list[int], "lr": float, "reduced": bool}, MACHINES, rules="act1"),
     "act2": Needs(
@@ -198,4 +205,4 @@ NEEDS = {
                                                    *arms("ar", *sampled.ARMS, section="filtered")]),
          "chain": (("case",), lambda c: [(case,) for case in {sampled.CONTROL, *c["chains"]}])},
         COMMON | {"chain_tokens": int, "seed": int, "chains": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "act6"),
-}
+} | {act: trains(act) for act in trained.NUMBERS}

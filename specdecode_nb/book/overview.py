@@ -9,14 +9,15 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, denoising, identity, palette, published, regimes, rest, reverse, sampled, staging, sweep, undo, verdicts
+from . import block, denoising, identity, palette, published, regimes, rest, reverse, sampled, staging, sweep, trained, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest",)}  # further row files of an Act
 JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act3": denoising.masked,
           "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
-          "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file)}  # row files with rules of their own
+          "dflash_rest": lambda file: regimes.outcomes(criteria.load("dflash_rest"), file),
+          **dict.fromkeys(trained.NUMBERS, trained.outcomes)}  # row files with rules of their own
 
 
 def rows_of(act: str, target: str = "*") -> dict[str, RowFile]:
@@ -131,8 +132,29 @@ def denoised(judged: Judged) -> str:
             f"{amount(judged['sampler-nats'], '+.2f')} nats a token more than the truth")
 
 
-FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised,
-            "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
+def learned(judged: Judged) -> str:
+    """Act IV-U: what the adapter learned, and whether it pays."""
+    return (f"agreement at K=2 {amount(judged['G1-gain'], '+.2f')} over untrained, shuffled {amount(judged['G1-shuffled'], '+.2f')}; {amount(judged['G5-kept'])} x plain with kept states, "
+            f"{amount(judged['G5-replay'])} with replay")
+
+
+def longer(judged: Judged) -> str:
+    """Act IV-U3: the two ends of the chain."""
+    return f"from the first to the last checkpoint acceptance {amount(judged['U3-2-use'], '+.3f')}, speed x {amount(judged['U3-4'])}"
+
+
+def horizon(judged: Judged) -> str:
+    """Act IV-U4: the wide block."""
+    return f"K=8 at {amount(judged['B3b'])} of the best K=4, {amount(judged['late-slots'], 'd')} slots beyond the third pay"
+
+
+def launched(judged: Judged) -> str:
+    """Act IV-U5: is a launch reproducible, and how far do launches lie apart."""
+    return (f"{amount(judged['same-A'], 'd')} end state of identical launches; accepted prefix spans {amount(judged['draw-rounding'], '.3f')} tokens by rounding alone, "
+            f"{amount(judged['draw-seed'], '.3f')} by seed")
+
+
+FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4u": learned, "act4u3": longer, "act4u4": horizon, "act4u5": launched, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6": staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere}
 
 
 def recipes(file: RowFile) -> str:

@@ -110,9 +110,9 @@ class Page:
             return load_rows(getattr(importlib.import_module(module), function)(self.params, Path.cwd() / f"{name}.journal"))
         return None
 
-    def borrowed(self, act: str) -> RowFile | None:
-        """The committed rows of an Act on this page's target, another Act's too; None where there are none."""
-        path = measured_path(act, self.params["target"])
+    def borrowed(self, act: str, target: str | None = None) -> RowFile | None:
+        """The committed rows of an Act, another one's too, on this page's target or on ``target``; None where there are none."""
+        path = measured_path(act, target or self.params["target"])
         return load_rows(path, path.relative_to(paths.root()).as_posix()) if path.exists() else None
 
     # --- where numbers come from ---

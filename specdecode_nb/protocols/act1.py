@@ -17,7 +17,7 @@ from .. import criteria
 from ..lora import PUBLISHED
 from ..streams import TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx, nn
-from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, ordinary_nats, replaced, tally, unmask, windows
+from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, ordinary_nats, replaced, tally, trains, unmask, windows
 from ..train.loop import Loop
 from .common import journal_of, keeper
 
@@ -114,7 +114,8 @@ def fill(model: Denoiser, text, vocab: int, seed: int) -> dict:
     """One text [1, P + C] whose canvas is noise at first."""
     start = mx.random.randint(0, vocab, (1, CANVAS), key=mx.random.key(stream_seed(seed, EVAL_CANVAS, 4)))
     trace = list(unmask(model, text[:, :PREFIX], start, FORWARDS))
-    return {"sure": [min(1.0, t[2]) for t in trace], "vague": [max(0.0, t[3]) for t in trace], "rows": CANVAS, "right": int((trace[-1][0] == np.array(text)[0, PREFIX:]).sum())}
+    return {"sure": [min(1.0, t[2]) for t in trace], "vague": [max(0.0, t[3]) for t in trace], "rows": CANVAS,
+            "right": int((trace[-1][0] == np.array(text)[0, PREFIX:]).sum())}
 
 
 def launch(target: Target, name: str, recipe: Recipe) -> dict:
@@ -127,8 +128,8 @@ def launch(target: Target, name: str, recipe: Recipe) -> dict:
         t = levels(EXAMPLES, run.lowest, seed, TRAIN_RATE, step)
         return noisy(clean, t, vocab, seed, TRAIN_NOISE, step), t
 
-    loop = Loop(model, lambda m, ids, t: canvas_loss(m, ids, clean[:, PREFIX:], t, PREFIX, run.corrupted_only), batch, recipe, frozen=target.digest, log_every=1,
-                allowed=lambda n: n.endswith(("lora_a", "lora_b")) or n.startswith("time."))
+    loop = Loop(model, lambda m, ids, t: canvas_loss(m, ids, clean[:, PREFIX:], t, PREFIX, run.corrupted_only), batch, recipe, allowed=trains,
+                frozen=target.digest, log_every=1)
     curve = [{"step": 0, **as_trained(model, clean, vocab, seed)}]
     for until in sorted({*range(EVERY, run.steps, EVERY), run.steps}):
         loop.run(until, say=lambda *_, **__: None)
@@ -139,7 +140,8 @@ def launch(target: Target, name: str, recipe: Recipe) -> dict:
     bits = np.array(plain.causal(clean, adapter=False)).view(np.uint32) != np.array(target.model(clean)).view(np.uint32)
     return {"kind": "overfit", "run": name, "seed": seed, "steps": run.steps, "trained": sum(v.size for v in model.trainable().values()),
             "losses": [entry[1] for entry in loop.log["loss"]], "curve": curve, "levels": [at_level(model, clean, t, vocab, seed) for t in LEVELS],
-            "unseen": as_trained(model, unseen, vocab, seed), "nats_off": ordinary_nats(model, held_out, False), "nats_on": ordinary_nats(model, held_out, True),
+            "unseen": as_trained(model, unseen, vocab, seed),
+            "nats_off": ordinary_nats(model, held_out, False), "nats_on": ordinary_nats(model, held_out, True),
             "greedy_off": greedy(model, unseen[:1], False), "greedy_on": greedy(model, unseen[:1], True),
             "fills": [fill(model, clean[i : i + 1], vocab, seed) for i in range(EXAMPLES)], "bits_changed": int(bits.sum()), "digest": model.fingerprint(),
             "target_before": before, "target_after": target.digest(), "seconds": loop.seconds}
@@ -159,8 +161,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     target = load_target(params["target"], "float32")
     seeds = [FIRST_SEED + i for i in range(params["seeds"])]
     config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"], "seeds": seeds, "lr": params["lr"], "warmup": Recipe.warmup,
-              "runs": {name: asdict(run) for name, run in RUNS.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES, "highest": HIGHEST, "levels": list(LEVELS),
-              "draws": DRAWS, "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
+              "runs": {name: asdict(run) for name, run in RUNS.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES,
+              "highest": HIGHEST, "levels": list(LEVELS), "draws": DRAWS, "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
         keep, done = keeper(rows, len(seeds) * len(RUNS), progress), {(r["run"], r["seed"]) for r in rows}
         for seed in seeds:

@@ -22,7 +22,7 @@ from ..scores import logprobs_of
 from ..statistics import distinct_ratio, looped_fraction
 from ..streams import SAMPLE_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx
-from ..train.denoise import EVAL_CANVAS, RECURRENT, SCRAMBLE, Denoiser, both_losses, masks, ordinary_nats, scrambled, unmask, windows
+from ..train.denoise import EVAL_CANVAS, RECURRENT, SCRAMBLE, Denoiser, both_losses, masks, ordinary_nats, scrambled, trains, unmask, windows
 from ..train.loop import Loop
 from .common import journal_of, keeper
 
@@ -122,7 +122,7 @@ def launch(target: Target, arm: str, recipe: Recipe, text: np.ndarray, held_out:
         parts[:] = both_losses(model, ids, hidden, t, PREFIX, mask)
         return parts[0] + WEIGHT * parts[1]
 
-    loop = Loop(model, loss, batch, recipe, frozen=target.digest, log_every=1, allowed=lambda n: n.endswith(("lora_a", "lora_b")) or n.startswith("time."))
+    loop = Loop(model, loss, batch, recipe, allowed=trains, frozen=target.digest, log_every=1)
     loop.log |= {"ar": [], "diff": [], "health": []}
     if checkpoint.exists():
         loop.resume(checkpoint)
@@ -147,8 +147,8 @@ def launch(target: Target, arm: str, recipe: Recipe, text: np.ndarray, held_out:
 def told(target: Target, prompt: np.ndarray, tokens: list[int], true: np.ndarray) -> dict:
     """What a canvas row says of ``tokens`` after ``prompt``: nats a token under the target, repetition, rows right."""
     logits = target.model(mx.array([[*prompt.tolist(), *tokens]]))[0, len(prompt) - 1 : -1]
-    return {"tokens": tokens, "nats": -logprobs_of(logits, mx.array(tokens)).mean().item(), "distinct": distinct_ratio(tokens), "looped": looped_fraction(tokens),
-            "right": int((np.array(tokens) == true).sum())}
+    return {"tokens": tokens, "nats": -logprobs_of(logits, mx.array(tokens)).mean().item(), "distinct": distinct_ratio(tokens),
+            "looped": looped_fraction(tokens), "right": int((np.array(tokens) == true).sum())}
 
 
 def own_text(target: Target, prompt: np.ndarray, drawn: bool, window: int) -> list[int]:
@@ -166,9 +166,11 @@ def own_rows(target: Target, held_out: np.ndarray, done: set) -> Iterator[dict]:
     """The held-out canvas and the target's own ones, for every window; ``done``: (source, window)."""
     for n, window in enumerate(held_out):
         prompt, true = window[:PREFIX], window[PREFIX:]
-        for source, make in {"truth": lambda: true.tolist(), "greedy": lambda: own_text(target, prompt, False, n), "drawn": lambda: own_text(target, prompt, True, n)}.items():
+        for source in ("truth", "greedy", "drawn"):
             if (source, n) not in done:
-                yield {"kind": "canvas", "section": "own", "source": source, "seed": 0, "window": n, "given": 0.0, "forwards": 0, **told(target, prompt, make(), true)}
+                tokens = true.tolist() if source == "truth" else own_text(target, prompt, source == "drawn", n)
+                yield {"kind": "canvas", "section": "own", "source": source, "seed": 0, "window": n, "given": 0.0, "forwards": 0,
+                       **told(target, prompt, tokens, true)}
 
 
 def sampled_rows(target: Target, model: Denoiser, seed: int, held_out: np.ndarray) -> Iterator[dict]:
@@ -179,8 +181,8 @@ def sampled_rows(target: Target, model: Denoiser, seed: int, held_out: np.ndarra
             hidden = np.array(masks(mx.array([1 - given]), CANVAS, mx.random.key(stream_seed(EVAL_SEED, EVAL_CANVAS, 10**6 + n)))[0])
             start = np.where(hidden, mask_id(target), true)
             trace = list(unmask(model, mx.array(prompt)[None], mx.array(start)[None], forwards, ~hidden))
-            yield {"kind": "canvas", "section": "sampled", "source": "sampler", "seed": seed, "window": n, "given": given, "forwards": forwards, **told(target, prompt, trace[-1][0].tolist(), true),
-                   "sure": [min(1.0, step[2]) for step in trace], "vague": [max(0.0, step[3]) for step in trace]}
+            yield {"kind": "canvas", "section": "sampled", "source": "sampler", "seed": seed, "window": n, "given": given, "forwards": forwards,
+                   **told(target, prompt, trace[-1][0].tolist(), true), "sure": [min(1.0, step[2]) for step in trace], "vague": [max(0.0, step[3]) for step in trace]}
 
 
 def measure(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
@@ -200,12 +202,17 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, True, APART)
     some = held_out[: params["prompts"]]
     config = {name: params[name] for name in ("target", "steps", "bias_steps", "lr", "windows")}
-    config |= {"dtype": "float32", "reduced": params["quick"], "seeds": seeds, "prompts": len(some), "warmup": Recipe.warmup, "arms": ARMS, "levels": list(LEVELS), "lowest": LOWEST,
-               "prefix": PREFIX, "canvas": CANVAS, "batch": BATCH, "rank": RANK, "scale": SCALE, "lambda": WEIGHT, "mask_id": mask, "eval_seed": EVAL_SEED,
-               "shared_windows": len({w.tobytes() for w in text} & {w.tobytes() for w in held_out}), "fills": [list(f) for f in FILLS], "criteria": criteria.load(ACT).rules}
+    config |= {"dtype": "float32", "reduced": params["quick"], "seeds": seeds, "prompts": len(some), "warmup": Recipe.warmup, "arms": ARMS,
+               "levels": list(LEVELS), "lowest": LOWEST, "prefix": PREFIX, "canvas": CANVAS, "batch": BATCH, "rank": RANK, "scale": SCALE, "lambda": WEIGHT, "mask_id": mask, "eval_seed": EVAL_SEED,
+               "shared_windows": len({w.tobytes() for w in text} & {w.tobytes() for w in held_out}), "fills": [list(f) for f in FILLS],
+               "criteria": criteria.load(ACT).rules}
     total = 3 * len(some) + len(seeds) * (len(ARMS) + len(FILLS) * len(some))
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
-        keep = keeper(rows, total, progress)
+        keep, checkpoint = keeper(rows, total, progress), lambda arm, seed: journal.with_name(f"{journal.stem}-{arm}-{seed}.safetensors")
+        if not len(rows):  # what lies there is of another measurement
+            for seed in seeds:
+                for arm in ARMS:
+                    checkpoint(arm, seed).unlink(missing_ok=True)
         keep(own_rows(target, some, {(r["source"], r["window"]) for r in rows if r["kind"] == "canvas"}))
         for seed in seeds:
             for arm in ARMS:
@@ -213,10 +220,9 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                 if ("masked_launch", arm, seed, None, None, None) in have:
                     continue
                 recipe = Recipe(seed, params["steps"] if arm == "none" else params["bias_steps"], params["lr"])
-                checkpoint = journal.with_name(f"{journal.stem}-{arm}-{seed}.safetensors")
-                row, model = launch(target, arm, recipe, text, held_out, checkpoint)
+                row, model = launch(target, arm, recipe, text, held_out, checkpoint(arm, seed))
                 if arm == "none":  # before the launch row, so that a launch whose row is there is whole
                     keep(r for r in sampled_rows(target, model, seed, some) if ("canvas", None, seed, r["window"], r["given"], r["forwards"]) not in have)
                 keep([row])
-                checkpoint.unlink(missing_ok=True)
+                checkpoint(arm, seed).unlink(missing_ok=True)
     return journal.with_suffix(".json")

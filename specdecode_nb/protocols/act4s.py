@@ -53,7 +53,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     if max(params["block_sizes"]) < 2:
         raise BadInput("block_sizes is 1, but one position is the seed token and drafts nothing; add a width of 2 or more.")
     target, drafter = load_pair(params)
-    prompts = prompt_suite(params.get("prompts"))
+    prompts = prompt_suite(target, params.get("prompts"))
     name = params["drafter"] if params["drafter"] in NAMES else "uno"
     arms = plain_arms(target) | {f"{name}_k{k}": drafting_arm(target, drafter, k) for k in params["block_sizes"]}
     check_room(target, prompts, params["tokens"], max(params["block_sizes"]))

@@ -81,7 +81,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     if not isinstance(drafter, UnoDrafter):
         raise BadInput(f"The drafter is {params['drafter']!r}, but refinement and confidence need an adapter; choose uno or the path of one.")
     tokens, repeats, lengths, contexts = params["tokens"], params["rest_repeats"], sorted(params["lengths"]), sorted(params["contexts"])
-    few, more = prompt_suite(params["rest_prompts"]), prompt_suite(params["policy_prompts"])
+    few, more = prompt_suite(target, params["rest_prompts"]), prompt_suite(target, params["policy_prompts"])
     check_room(target, [*few, *more], max(tokens, *lengths), max(WIDTHS))
     long = [context_prompt(target, n) for n in contexts]
     check_room(target, long, tokens, max(WIDTHS))

@@ -178,7 +178,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     rules = criteria.load("act4u2")
     target, drafter = pair_of(params)
-    prompts = prompt_suite(params["prompts"])
+    prompts = prompt_suite(target, params["prompts"])
     widths, blocks = sorted(params["widths"]), params["block_sizes"]
     arms = plain_arms(target) | {f"{scheme}_k{k}": drafting_arm(target, drafter, k, scheme=scheme) for k in blocks for scheme in SCHEMES}
     needed = max(params["tokens"], *widths, *(k + 1 for k in blocks), GATE_TOKENS)
@@ -187,7 +187,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     config |= {"reduced": params["quick"], "prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "arms": list(arms),
                "criteria": rules.rules, "gate_prompts": GATE_PROMPTS, "gate_tokens": GATE_TOKENS}
     layers = len(recurrent(target.make_cache()))
-    gated = prompt_suite(min(GATE_PROMPTS, len(prompts)))
+    gated = prompt_suite(target, min(GATE_PROMPTS, len(prompts)))
     total = len(prompts) * (len(arms) * params["repeats"] + len(blocks) * len(GUARDS)) + sum(widths) * len(SCHEMES) + layers * len(gated)
     with journal_of("act4u2", journal, target, drafter, config, resume) as rows:
         keep = keeper(rows, total, progress)

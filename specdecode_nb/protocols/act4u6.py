@@ -138,7 +138,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     if COUPLED not in params["drafts"]:
         raise BadInput(f"drafts is {params['drafts']}, but every width is compared with {COUPLED}; add it.")
     widths = [COUPLED, *sorted(w for w in params["drafts"] if w != COUPLED)]
-    prompts, tokens, repeats = prompt_suite(params["prompts"]), params["tokens"], params["repeats"]
+    prompts, tokens, repeats = prompt_suite(target, params["prompts"]), params["tokens"], params["repeats"]
     check_room(target, prompts, max(tokens, CONTEXT + SEEN), max(*widths, 17))
     arms = arms_of(target, drafter)
     config = {key: params[key] for key in ("target", "drafter", "drafts", "tokens", "repeats", "cost_repeats", "dtype")}

@@ -44,7 +44,7 @@ def toy_units(params: dict, arms: int) -> list[dict]:
 
 def units(params: dict, target, arms: int) -> dict[str, list[dict]]:
     """Requests by BLAS, in order."""
-    few, prompts = prompt_suite(params["identity_prompts"]), prompt_suite(params["prompts"])
+    few, prompts = prompt_suite(target, params["identity_prompts"]), prompt_suite(target, params["prompts"])
     texts = [context_prompt(target, LENGTH, which) for which in range(1, CALIBRATION + 1)]
     one = lambda section, dtype, chosen, **more: [  # noqa: E731
         {"section": section, "model": "target", "dtype": dtype, "prompt": p, "tokens": params["tokens"], "repeats": params["repeats"], **more} for p in chosen]
@@ -87,7 +87,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         ("reference", "target"): len(arms), ("exact", "target"): on_grid + 1, ("reference", "toy"): len(of_toy),
         ("exact", "toy"): sum(k <= CELL and scheme != "replay" for _, k, scheme in of_toy) + 1}[u["section"], u["model"]]
     config = {name: params[name] for name in ("target", "tokens", "repeats", "identity_tokens", "identity_prompts", "widths")} | {"reduced": params["quick"]}
-    config |= {"prompts": [p["id"] for p in prompt_suite(params["prompts"])], "toy_tokens": TOY_TOKENS, "calibration_texts": CALIBRATION, "context_seed": CONTEXT_SEED,
+    config |= {"prompts": [p["id"] for p in prompt_suite(target, params["prompts"])], "toy_tokens": TOY_TOKENS, "calibration_texts": CALIBRATION, "context_seed": CONTEXT_SEED,
                "seed": identity.SEED, "cell": CELL, "prefill_rows": PREFILL_ROWS, "faster": FASTER, "drafters": digests, "criteria": criteria.load(ACT).rules}
     with journal_of(ACT, journal, target, drafters["dflash"], config, resume) as rows:
         keep = keeper(rows, sum(size(u) for units in wanted.values() for u in units), progress)

@@ -103,7 +103,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     target = load_target(params["target"], params["dtype"])
     drafters, digests = load_drafters(target)
-    prompts, tokens = prompt_suite(params["prompts"]), params["tokens"]
+    prompts, tokens = prompt_suite(target, params["prompts"]), params["tokens"]
     check_room(target, prompts, tokens, max(k for _, k in BLOCKS.values()))
     sections = sections_of(target, drafters)
     config = {key: params[key] for key in ("target", "tokens", "chain_tokens", "dtype")} | {"reduced": params["quick"]}

@@ -23,7 +23,7 @@ from ..environment import provenance
 from ..errors import BadInput
 from ..records import Journal
 from ..statistics import distinct_ratio, looped_fraction
-from ..targets import Target, load_target, mx
+from ..targets import EMBEDDED, Target, load_target, mx
 from ..train.grammar import CATEGORIES, document
 
 MANTISSA_BITS = {"float32": 23, "bfloat16": 7}
@@ -36,9 +36,14 @@ Arm = Callable[[list[int], int], tuple[list[int], dict]]
 """Decodes (prompt ids, number of new tokens) into (tokens, raw counters in the fields of a decode row)."""
 
 
-def prompt_suite(count: int | None = None) -> list[dict]:
-    """The prompts of the suite; ``count`` takes one category after another, so that few prompts still cover all."""
-    prompts = json.loads((paths.data() / "prompts" / "suite.json").read_text())["prompts"]
+def suite_of(target: Target) -> str:
+    """The suite that a target is asked: tiny-hybrid knows the documents of its corpus alone, every other target gets English."""
+    return "suite" if target.name in EMBEDDED else "english"
+
+
+def prompt_suite(target: Target, count: int | None = None) -> list[dict]:
+    """The prompts of the target's suite; ``count`` takes one category after another, so that few prompts still cover all."""
+    prompts = json.loads((paths.data() / "prompts" / f"{suite_of(target)}.json").read_text())["prompts"]
     if count is None or count >= len(prompts):
         return prompts
     rounds = sorted(prompts, key=lambda p: int(p["id"].rsplit("-", 1)[1]))
@@ -186,7 +191,7 @@ def journal_of(act: str, path: Path, target: Target, drafter, config: dict, resu
     The condition of the machine is read now, at every resume, and over the whole run at the end. A degraded machine is named in
     one warning, and measured on all the same.
     """
-    before = target.digest()
+    before, config = target.digest(), {"suite": suite_of(target), **config}
     record = provenance() | {"target": {"name": target.name, "digest": before, "parameters": target.parameters(), "dtype": target.dtype},
                              "drafter": {"name": drafter.name, **drafter.metadata} if hasattr(drafter, "metadata") else {"name": drafter.name}}
     with Journal(path, act=act, target=target.name, provenance=record, config=config, resume=resume) as rows:

@@ -32,11 +32,13 @@ COST_PROMPTS, COST_REPEATS, ORDER_SEED = 9, 5, 20261203
 FRESH = 4  # rows committed since the last draft, which a timed draft has to read first
 
 
-def load_drafters(target: Target) -> tuple[dict, dict[str, str]]:
-    """The drafters that were trained for this target (dflash, mtp, uno) and the digests of their files. Raises BadInput if one is missing."""
+def load_drafters(target: Target, optional: Sequence[str] = ()) -> tuple[dict, dict[str, str]]:
+    """The drafters that were trained for this target (dflash, mtp, uno) and the digests of their files; one of ``optional`` may be
+    missing. Raises BadInput if another is."""
     files = {"dflash": "dflash/model.safetensors", "mtp": "mtp.safetensors", "uno": "uno.safetensors"}
-    drafters = {name: load_drafter(name, target) for name in files}
-    return drafters, {name: sha256((paths.models() / target.name / file).read_bytes()) for name, file in files.items()}
+    places = {name: paths.models() / target.name / file for name, file in files.items()}
+    drafters = {name: load_drafter(name, target) for name in files if name not in optional or places[name].is_file()}
+    return drafters, {name: sha256(places[name].read_bytes()) for name in drafters}
 
 
 def cycle_widths(blocks: Sequence[int]) -> tuple[int, ...]:
@@ -49,8 +51,8 @@ def arms_of(target: Target, drafters: Mapping, blocks: Sequence[int], costs: Map
     block, widest = drafters["dflash"], max(blocks)
     rules = {"adapt_value": ByConditionalValue(costs, allowed=(0, *range(2, widest + 1)), exact=0), "adapt_mlx_vlm": ByAcceptance(start=widest),
              "adapt_dflash_mlx": ByProbing(costs, full=widest, short=min(SHORT, widest))}
-    return (plain_arms(target) | {f"mtp{HEAD - 1}": drafting_arm(target, drafters["mtp"], HEAD),
-                                  f"uno_k{OTHERS}": drafting_arm(target, drafters["uno"], OTHERS)}
+    others = {f"mtp{HEAD - 1}": ("mtp", HEAD), f"uno_k{OTHERS}": ("uno", OTHERS)}
+    return (plain_arms(target) | {arm: drafting_arm(target, drafters[name], k) for arm, (name, k) in others.items() if name in drafters}
             | {f"dflash_b{b}": drafting_arm(target, block, b) for b in blocks} | {arm: drafting_arm(target, block, rule) for arm, rule in rules.items()}
             | {f"ngram2_k{OTHERS}": drafting_arm(target, NgramDrafter(2), OTHERS)})
 
@@ -117,16 +119,17 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     Returns:
         The path of the finished row file.
     Raises:
-        BadInput: before anything is measured, if a drafter of the target is missing or an input does not fit.
+        BadInput: before anything is measured, if the target has no dflash drafter or an input does not fit. One without a chained head
+            or an adapter is measured without those arms.
     """
     target = load_target(params["target"], params["dtype"])
-    drafters, digests = load_drafters(target)
+    drafters, digests = load_drafters(target, optional=("mtp", "uno"))
     blocks, tokens = sorted(params["blocks"]), params["tokens"]
     for name, widest in (("dflash", max(blocks)), ("mtp", HEAD)):
-        if widest > drafters[name].block_size:
+        if name in drafters and widest > drafters[name].block_size:
             raise BadInput(f"A block of {widest} is asked for, but the drafter {name!r} was trained for blocks of at most {drafters[name].block_size}; "
                            f"{'leave the wider blocks out' if name == 'dflash' else 'train a deeper one'}.")
-    prompts = prompt_suite(params["prompts"])
+    prompts = prompt_suite(target, params["prompts"])
     check_room(target, prompts, tokens, max(*blocks, *ROWS))
     warm, timed, widths = prompts[:WARMUP_PROMPTS], prompts[:COST_PROMPTS], cycle_widths(blocks)
     config = {key: params[key] for key in ("target", "blocks", "tokens", "repeats", "dtype")} | {"reduced": params["quick"]}

@@ -155,7 +155,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         raise BadInput(f"The drafter is {name!r}, but this part is about block diffusion; choose dflash or the folder of such a drafter.")
     if not 2 <= block <= drafter.block_size:
         raise BadInput(f"The block has {block} rows, but {drafter.name!r} drafts blocks of 2 to {drafter.block_size}; choose among those.")
-    prompts = prompt_suite(params["rest_prompts"])
+    prompts = prompt_suite(target, params["rest_prompts"])
     long = [context_prompt(target, n, w) | {"which": w} for w in range(1 if params["quick"] else CONTEXT_PROMPTS) for n in contexts]
     check_room(target, prompts, max(tokens, *lengths), block)
     check_room(target, long, tokens, block)

@@ -178,6 +178,11 @@ class Denoiser(nn.Module):
         return self.adapted(ids)
 
 
+def trains(name: str) -> bool:
+    """Whether a tensor of a denoiser may be trained: those of the adapter and of the conditioner."""
+    return name.endswith(("lora_a", "lora_b")) or name.startswith("time.")
+
+
 # --- losses ---
 
 def canvas_loss(model: Denoiser, ids, clean, t, prefix: int, corrupted_only: bool):

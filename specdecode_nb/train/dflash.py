@@ -1,6 +1,6 @@
 """Train a DFlash drafter on the target's own continuations.
 
-    python -m specdecode_nb.train.dflash OUT WORK CORPUS [--windows FILE.npy ...] [--layers 2 ...]
+    python -m specdecode_nb.train.dflash OUT WORK CORPUS [--target T] [--windows FILE.npy ...] [--layers 2 ...]
 
 OUT gets config.json, model.safetensors and training.json. Each step opens many blocks (a real anchor token and masks) in
 a few windows; a block sees the context strictly before its anchor and itself, as in decoding (peers 3.4).
@@ -20,11 +20,12 @@ from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
 from ..dflash_files import write_dflash
 from ..families import text_of
 from ..streams import DATA_SAMPLING, stream_seed
-from ..targets import Target
+from ..targets import Target, share
 from ..taps import embed_and_head
 from . import tapped
+from .columns import columns, head_rows, most_frequent
 
-MASK = 1  # <|pad|> of the tokenizer, which never occurs in text
+SAMPLE = 64  # windows whose rows tell the sizes of the taps
 WINDOW = 256  # context rows that a block sees; a prompt longer than the windows of training is then nothing new to it
 
 
@@ -33,6 +34,10 @@ class Recipe(tapped.Recipe):
     """``blocks`` are the block sizes trained, one a step in turn, so that each decoded size has been seen. ``rows`` is the
     number of block rows a step. Three steps of four read ``segment`` rows of each window instead of all: attention finds the
     rows before the anchor sooner among few (slot 1 agreed at .48 after 160 s where whole windows had .10), and a step is cheaper.
+    ``mask`` is an id that never occurs in text: 1 is <|pad|> of tiny-hybrid. With ``negatives`` a step scores its labels against the
+    ``frequent`` ids of the windows and so many uniform ones in the place of the whole vocabulary (:mod:`.columns`). With ``even`` the
+    inputs of ``fc`` are brought to one size while training and its weights put back in the file: the stream of a deep model grows tenfold
+    from the first tap to the last and has offsets of a few inputs far above all others.
     """
 
     taps: tuple[int, ...] = (0, 2, 3)
@@ -43,6 +48,10 @@ class Recipe(tapped.Recipe):
     blocks: tuple[int, ...] = (8, 5, 16)
     rows: int = 512
     segment: int = 96
+    mask: int = 1
+    negatives: int = 0
+    frequent: int = 4096
+    even: bool = False
     lr: float = 2e-3
     windows_a_step: int = 8
     steps: int = 10000
@@ -51,7 +60,12 @@ class Recipe(tapped.Recipe):
     def config(self, target: Target) -> DFlashConfig:
         text = text_of(target.model).args
         return DFlashConfig(text.hidden_size, self.mlp, self.layers, self.heads, self.kv_heads, 64, target.vocab_size, text.rms_norm_eps, 1e5,
-                            max(self.blocks), len(target.model.layers), tuple(self.taps), MASK, WINDOW)
+                            max(self.blocks), len(target.model.layers), tuple(self.taps), self.mask, WINDOW)
+
+
+def sizes(taps: np.ndarray) -> mx.array:
+    """Root mean square of each input, [hidden * taps], of taps [N, T, hidden * taps]."""
+    return mx.array(np.sqrt(np.mean(taps.astype(np.float32) ** 2, axis=(0, 1))) + 1e-3)
 
 
 def gamma(block: int) -> float:
@@ -86,30 +100,39 @@ def _attend_many(features, anchors, window: int | None):
     return attend
 
 
-def block_logits(model: DFlashModel, target: Target, taps, ids, anchors, block: int):
-    """Logits [W * A, block - 1, vocab] of the blocks that open at ``anchors`` [W, A] of windows ``ids`` [W, C]."""
+def block_logits(model: DFlashModel, target: Target, taps, ids, anchors, block: int, chosen=None):
+    """Logits [W * A, block - 1, vocab] of the blocks that open at ``anchors`` [W, A] of windows ``ids`` [W, C]; with ``chosen`` [V'] of those ids alone."""
     embed, head = embed_and_head(target)
     anchor = mx.take_along_axis(ids, anchors, axis=1).reshape(-1, 1)
     rows = mx.concatenate([anchor, mx.full((len(anchor), block - 1), model.config.mask_token_id, dtype=anchor.dtype)], axis=1)
     attend = _attend_many(model.features(taps), anchors, model.config.draft_window_size)
-    return head(model(embed(rows), [attend] * len(model.layers)))
+    hidden = model(embed(rows), [attend] * len(model.layers))
+    return head(hidden) if chosen is None else hidden @ head_rows(target, chosen).T
 
 
-def block_loss(model: DFlashModel, target: Target, taps, ids, anchors, block: int):
-    """Cross-entropy of row k against the token at its own position, weighted exp(-(k - 1) / gamma) and averaged, in nats."""
-    logits = block_logits(model, target, taps, ids, anchors, block)
-    at = anchors[:, :, None] + 1 + mx.arange(block - 1)
-    labels = mx.take_along_axis(ids, at.reshape(len(ids), -1), axis=1).reshape(-1, block - 1)
+def block_labels(ids: np.ndarray, anchors: np.ndarray, block: int) -> np.ndarray:
+    """The tokens [W * A, block - 1] that the rows of the blocks stand for."""
+    at = anchors[:, :, None] + 1 + np.arange(block - 1)
+    return np.take_along_axis(ids, at.reshape(len(ids), -1), axis=1).reshape(-1, block - 1)
+
+
+def block_loss(model: DFlashModel, target: Target, taps, ids, anchors, block: int, labels, chosen=None):
+    """Cross-entropy of row k against the token at its own position, weighted exp(-(k - 1) / gamma) and averaged, in nats.
+    ``labels`` are ids, or positions in ``chosen`` where it is given."""
+    logits = block_logits(model, target, taps, ids, anchors, block, chosen)
     weight = mx.exp(-mx.arange(block - 1) / gamma(block))
     return (nn.losses.cross_entropy(logits, labels) * weight).sum() / (weight.sum() * len(labels))
 
 
 class Training(tapped.Training):
+    _frequent: np.ndarray | None = None
+    _sizes: mx.array | None = None  # of the inputs of fc, root mean square over the first windows
+
     def new_model(self) -> DFlashModel:
         return DFlashModel(self.recipe.config(self.target))
 
     def batch(self, step: int, rows: np.ndarray, windows: np.ndarray, prefix: int) -> tuple:
-        """Taps, ids, anchors and block size. Anchor and labels are the target's own."""
+        """Taps, ids, anchors, block size, labels and the scored ids (None: all). Anchor and labels are the target's own."""
         r = self.recipe
         rng = np.random.default_rng(stream_seed(r.seed, DATA_SAMPLING, step))
         block, width = r.blocks[step % len(r.blocks)], windows.shape[1]
@@ -118,17 +141,35 @@ class Training(tapped.Training):
         first = int(rng.integers(min(max(0, prefix - length // 4), width - length), width - length + 1))
         anchors = rng.integers(max(0, prefix - 1 - first), length - block + 1, (len(chosen), max(1, r.rows // (block * r.windows_a_step))))
         part = slice(first, first + length)
-        return (mx.array(rows[chosen][:, part]).astype(mx.float32), mx.array(windows[chosen][:, part].astype(np.int32)),
-                mx.array(anchors.astype(np.int32)), block)
+        ids = windows[chosen][:, part].astype(np.int32)
+        labels, scored = block_labels(ids, anchors, block), None
+        if r.negatives:
+            if self._frequent is None:
+                self._frequent = most_frequent(windows[:, prefix:], r.frequent)
+            scored, labels = (mx.array(a) for a in columns(labels, self._frequent, self.target.vocab_size, r.negatives, rng))
+        taps = mx.array(rows[chosen][:, part]).astype(mx.float32)
+        if r.even:
+            if self._sizes is None:
+                self._sizes = sizes(rows[np.arange(min(SAMPLE, len(windows)))][:, prefix:])
+            taps = taps / self._sizes
+        return taps, mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored
 
     def loss(self, model: DFlashModel, *batch) -> mx.array:
         return block_loss(model, self.target, *batch)
 
+    def _for_raw_taps(self, model: DFlashModel) -> DFlashModel:
+        """The same function of taps as they are."""
+        if self._sizes is None:
+            return model
+        model = share(model)
+        model.fc.weight = model.fc.weight / self._sizes
+        return model
+
     def drafter(self, model: DFlashModel) -> DFlashDrafter:
-        return DFlashDrafter(self.target, model)
+        return DFlashDrafter(self.target, tapped.shipped(self._for_raw_taps(model)))
 
     def write(self, out: Path, facts: dict) -> None:
-        write_dflash(out, self.model, facts)
+        write_dflash(out, self._for_raw_taps(self.model), facts)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from ..backend import mx, nn  # isort: skip
@@ -117,8 +117,9 @@ class Loop:
         """Go on from :meth:`save`. Raises BadInput if the recipe differs in other fields than ``changed``, or the tensors are of another model."""
         tensors, metadata = mx.load(str(path), return_metadata=True)
         state, changed = json.loads(metadata["state"]), set(changed) | set(LONGER)
-        fixed = lambda r: {k: v for k, v in r.items() if k not in changed}  # noqa: E731
-        if fixed(state["recipe"]) != fixed(json.loads(json.dumps(asdict(self.recipe)))):
+        fixed = lambda r: {k: v for k, v in json.loads(json.dumps(r)).items() if k not in changed}  # noqa: E731
+        later = {f.name: f.default for f in fields(self.recipe) if f.default is not MISSING}  # an older checkpoint lacks fields of today
+        if fixed(later | state["recipe"]) != fixed(asdict(self.recipe)):
             raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
         part = lambda name: {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}  # noqa: E731
         expect({k: v.shape for k, v in tree_flatten(self.model.trainable_parameters())}, {k: v.shape for k, v in part("model.").items()}, path.name)

@@ -106,7 +106,7 @@ class Training(tapped.Training):
         return chain_loss(model, self.target, *batch)
 
     def drafter(self, model: MTPModel) -> MTPDrafter:
-        return MTPDrafter(self.target, model, self.recipe.depth)
+        return MTPDrafter(self.target, tapped.shipped(model), self.recipe.depth)
 
     def write(self, out: Path, facts: dict) -> None:
         write_mtp(out / "mtp.safetensors", self.model, facts | {"depth": self.recipe.depth})

@@ -41,7 +41,7 @@ def arms(steps: int) -> dict[str, Recipe]:
 def acceptance(target, adapted, gate, arm: str, tokens: int) -> list[dict]:
     """Free-running acceptance at K=4 on the prompt suite, one row a prompt with its cycles."""
     drafter, rows = UnoDrafter(target, adapted, gate), []
-    for p in prompt_suite():
+    for p in prompt_suite(target):
         stats = generate(target, p["text"], drafter=drafter, k=4, max_tokens=tokens, ignore_eos=True).stats
         rows.append({"kind": "recipe_decode", "arm": arm, "prompt_id": p["id"], "category": p["category"], "repeat": 0, "tokens": stats.tokens,
                      "accepted_per_cycle": stats.accepted_per_cycle, "offered_per_cycle": stats.offered_per_cycle})

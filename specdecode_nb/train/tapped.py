@@ -113,7 +113,7 @@ class Training(Loop):
         raise NotImplementedError
 
     def drafter(self, model: nn.Module):
-        """A drafter of these weights, for the probe."""
+        """A drafter of these weights as a file would give them back, for the probe."""
         raise NotImplementedError
 
     def write(self, out: Path, facts: dict) -> None:
@@ -128,7 +128,7 @@ class Training(Loop):
     def probe(self, prompts) -> tuple[dict, bool]:
         """Decode with the present weights; also whether this is the best prefix so far."""
         best = max((p["prefix"] for _, p in self.log["probe"]), default=-1.0)
-        found = probe(self.target, self.drafter(shipped(self.model)), prompts, self.recipe.probe_block, self.recipe.probe_tokens)
+        found = probe(self.target, self.drafter(self.model), prompts, self.recipe.probe_block, self.recipe.probe_tokens)
         self.log["probe"].append([self.step, found])
         return found, found["prefix"] > best
 
@@ -154,11 +154,16 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     parser.add_argument("work", type=Path)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--target", default="tiny-hybrid")
-    parser.add_argument("--windows", type=Path, nargs="*", help=f"cached windows of the target's own text after {PREFIX} tokens; made if none are given")
+    parser.add_argument("--windows", type=Path, nargs="*", help="cached windows of the target's own text after --prefix tokens; made if none are given")
     parser.add_argument("--text-windows", type=int, default=1056)
     parser.add_argument("--window", type=int, default=384)
+    parser.add_argument("--prefix", type=int, default=PREFIX, help="tokens of a window that are not the target's own")
+    parser.add_argument("--held-out", type=int, default=HELD_OUT, help="windows that are probed and never trained on")
     for f in fields(recipe):
         several = isinstance(f.default, tuple)
+        if isinstance(f.default, bool):
+            parser.add_argument(f"--{f.name}", action=argparse.BooleanOptionalAction, default=f.default)
+            continue
         parser.add_argument("--" + f.name.replace("_", "-"), type=int if several else type(f.default), nargs="+" if several else None, default=f.default)
     o = parser.parse_args()
     chosen = recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in vars(o).items() if k in recipe.__dataclass_fields__})
@@ -169,19 +174,18 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     before = target.digest()
     files = o.windows or [o.work / "own.npy"]
     if not o.windows:
-        cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, PREFIX, o.window, o.seed))
+        cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, o.prefix, o.window, o.seed))
     own = np.concatenate([np.load(f) for f in files])
     key = hashlib.blake2b(own.tobytes() + str((before, chosen.taps)).encode(), digest_size=6).hexdigest()
     rows = tapped_rows(target, own, chosen.taps, o.work / f"taps-{key}.npy")
-    held_out = {row.tobytes() for row in own[:HELD_OUT, :PREFIX]}
-    train = np.array([i for i in range(HELD_OUT, len(own)) if own[i, :PREFIX].tobytes() not in held_out])
-    prompts = [row.tolist() for row in own[:HELD_OUT, :PREFIX]]
+    prompts = [row.tolist() for row in own[: o.held_out, : o.prefix]]
+    train = np.array([i for i in range(o.held_out, len(own)) if own[i, : o.prefix].tolist() not in prompts])
     run, checkpoint = training(target, chosen), o.work / "checkpoint.safetensors"
     if checkpoint.exists():
         run.resume(checkpoint)
     rows, windows = _Chosen(rows, train), own[train]
     while run.verdict is None:
-        run.run(rows, windows, min(chosen.steps, run.step + chosen.probe_every))
+        run.run(rows, windows, min(chosen.steps, run.step + chosen.probe_every), o.prefix)
         found, best = run.probe(prompts)
         print(run.step, found, "best" if best else "", flush=True)
         facts = {"recipe": asdict(chosen), "target": target.name, "target_digest": before, "tokenizer_digest": target.tokenizer_digest(), "step": run.step, "probe": found,

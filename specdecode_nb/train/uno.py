@@ -24,11 +24,13 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from ..ending import guarded, take_away
+from ..families import embed_and_head, tower
 from ..gdn import RecurrentCache, Tape
 from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, load_adapter, save_adapter
 from ..records import write_atomic
 from ..streams import DATA_SAMPLING, EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target
+from .columns import columns, head_rows, most_frequent
 from .fast import adopt_mlp
 from .loop import Loop
 
@@ -41,7 +43,10 @@ class Recipe:
 
     With ``own_text`` the target itself goes on after ``prefix`` tokens of a document. A short prefix (24, as after a prompt) was tried:
     900 more steps raised the teacher-forced prefix from 1.9 to 2.3 and lowered that of the prompt suite from 2.0 to 1.6.
-    ``shuffled`` makes the control: each block learns what the target said after another block.
+    ``shuffled`` makes the control: each block learns what the target said after another block. With ``negatives`` student and teacher
+    are compared over the true tokens, the ``frequent`` ids of the windows and so many uniform ones in the place of the whole vocabulary.
+    ``schedule``: of the rate, see :mod:`.loop`. ``data_seed`` and ``noise_seed`` set the order of the blocks or their noise apart from
+    ``seed``; None: as ``seed``.
     """
 
     rank: int = 32
@@ -58,6 +63,16 @@ class Recipe:
     blocks: int = 128
     seed: int = 20260903
     shuffled: bool = False
+    negatives: int = 0
+    frequent: int = 4096
+    schedule: str = "linear"
+    data_seed: int | None = None
+    noise_seed: int | None = None
+
+    def seed_of(self, stream: int) -> int:
+        """The seed of one stream."""
+        own = {DATA_SAMPLING: self.data_seed, TRAIN_NOISE: self.noise_seed, TRAIN_RATE: self.noise_seed}.get(stream)
+        return self.seed if own is None else own
 
 
 class _AnchoredKV:
@@ -81,11 +96,11 @@ class _AnchoredKV:
 
 @dataclass
 class CleanPass:
-    """One frozen pass over windows ids [P, W]: logits [P, W, V], and per layer either what a recurrent layer held after
-    every row (states [P, W, Hv, Dv, Dk] and convolution rows) or the keys and values. Reused by every step."""
+    """One frozen pass over windows ids [P, W]: the rows that the head reads, hidden [P, W, H], and per layer either what a recurrent
+    layer held after every row (states [P, W, Hv, Dv, Dk] and convolution rows) or the keys and values. Reused by every step."""
 
     ids: mx.array
-    logits: mx.array
+    hidden: mx.array
     layers: list
 
 
@@ -96,15 +111,15 @@ def clean_pass(target: Target, ids, batch: int = 16) -> CleanPass:
         for c in cache:
             if isinstance(c, RecurrentCache):
                 c.tape = Tape("per_token_states")
-        logits = target.model(rows, cache=cache)
+        hidden = tower(target.model)(rows, cache=cache)
         layers = [(mx.stack(c.tape.states, axis=1), c.tape.conv_rows) if isinstance(c, RecurrentCache) else
                   tuple(mx.contiguous(a) for a in c.keys_and_values()) for c in cache]
-        mx.eval(logits, layers)
-        parts.append((rows, logits, layers))
+        mx.eval(hidden, layers)
+        parts.append((rows, hidden, layers))
     join = lambda arrays: mx.concatenate(arrays) if len(arrays) > 1 else arrays[0]  # noqa: E731
     layers = [tuple(join([p[2][i][j] for p in parts]) for j in (0, 1)) for i in range(len(parts[0][2]))]
     done = CleanPass(join([p[0] for p in parts]), join([p[1] for p in parts]), layers)
-    mx.eval(done.ids, done.logits, done.layers)
+    mx.eval(done.ids, done.hidden, done.layers)
     return done
 
 
@@ -133,18 +148,20 @@ def objective_sum(student, teacher, kind: str):
 
 def corrupt(ids, target_vocab: int, recipe: Recipe, step: int, stream: int = TRAIN_NOISE):
     """Draft rows from the true tokens ids [N, R]: all noise (``full``), or each one noise with a rate t ~ U(0,1) a block."""
-    noise_key, keep_key = mx.random.split(mx.random.key(stream_seed(recipe.seed, stream, step)))
+    noise_key, keep_key = mx.random.split(mx.random.key(stream_seed(recipe.seed_of(stream), stream, step)))
     noise = mx.random.randint(1, target_vocab, ids.shape, key=noise_key).astype(ids.dtype)
     if recipe.corruption == "full":
         return noise
-    rate = mx.random.uniform(shape=(ids.shape[0], 1), key=mx.random.key(stream_seed(recipe.seed, TRAIN_RATE, step)))
+    rate = mx.random.uniform(shape=(ids.shape[0], 1), key=mx.random.key(stream_seed(recipe.seed_of(TRAIN_RATE), TRAIN_RATE, step)))
     return mx.where(mx.random.uniform(shape=ids.shape, key=keep_key) < rate, noise, ids)
 
 
-def branch_loss(adapted, gate, rows, caches, teacher, kind: str):
-    """Loss per supervised row, the seed row (which is exact and adds nothing) counted, as published: sum / (N (R + 1))."""
+def branch_loss(adapted, gate, rows, caches, teacher, scored, kind: str):
+    """Loss per supervised row, the seed row (which is exact and adds nothing) counted, as published: sum / (N (R + 1)).
+    ``teacher`` [N, R, V] over all ids, or over those of the head's rows ``scored`` [V, H]."""
     gate.rows(mx.ones(rows.shape))
-    return objective_sum(adapted(rows, cache=caches), teacher, kind) / (rows.shape[0] * (rows.shape[1] + 1))
+    student = adapted(rows, cache=caches) if scored is None else tower(adapted)(rows, cache=caches) @ scored.T
+    return objective_sum(student, teacher, kind) / (rows.shape[0] * (rows.shape[1] + 1))
 
 
 def suffix_loss(adapted, gate, target: Target, ids, rows, kind: str):
@@ -191,18 +208,25 @@ def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     return np.load(path)
 
 
-def _blocks(target, clean: CleanPass, recipe: Recipe, step: int, stream: int, lowest: int):
-    """Anchors, draft rows, caches and teacher logits of one step; everything without gradient."""
-    rng = np.random.default_rng(stream_seed(recipe.seed, DATA_SAMPLING if stream == TRAIN_NOISE else stream, step + 1))
+def _blocks(target, clean: CleanPass, recipe: Recipe, step: int, stream: int, lowest: int, frequent=None):
+    """Draft rows, caches, teacher logits and the head's rows that they are over (None: all) of one step; everything without gradient."""
+    order = DATA_SAMPLING if stream == TRAIN_NOISE else stream
+    rng = np.random.default_rng(stream_seed(recipe.seed_of(order), order, step + 1))
     r = recipe.block - 1
     window_of = mx.array(rng.integers(0, len(clean.ids), recipe.blocks))
     anchors = mx.array(rng.integers(lowest, clean.ids.shape[1] - r - 1, recipe.blocks))
     at = anchors[:, None] + 1 + mx.arange(r)[None]
-    teacher = clean.logits[window_of[:, None], at]
+    hidden, scored = clean.hidden[window_of[:, None], at], None
+    if frequent is None:
+        teacher = embed_and_head(target)[1](hidden)
+    else:
+        said = np.array(clean.ids[window_of[:, None], at + 1])
+        scored = head_rows(target, mx.array(columns(said, frequent, target.vocab_size, recipe.negatives, rng)[0]))
+        teacher = hidden @ scored.T
     if recipe.shuffled and stream == TRAIN_NOISE:  # held-out blocks are always judged by their own teacher
         teacher = mx.roll(teacher, 1, axis=0)
     rows = corrupt(clean.ids[window_of[:, None], at], target.vocab_size, recipe, step, stream)
-    return rows, branch(target, clean, window_of, anchors), teacher
+    return rows, branch(target, clean, window_of, anchors), teacher, scored
 
 
 def agreement(target, adapted, gate, clean: CleanPass, recipe: Recipe, batches: int = 4, lowest: int = 16) -> dict:
@@ -210,7 +234,7 @@ def agreement(target, adapted, gate, clean: CleanPass, recipe: Recipe, batches: 
     full = Recipe(**(asdict(recipe) | {"corruption": "full"}))
     matches, l1 = [], []
     for b in range(batches):
-        rows, caches, teacher = _blocks(target, clean, full, b, EVAL_NOISE, lowest)
+        rows, caches, teacher, _ = _blocks(target, clean, full, b, EVAL_NOISE, lowest)
         gate.rows(mx.ones(rows.shape))
         student = adapted(rows, cache=caches)
         matches.append(np.array(mx.argmax(student, -1) == mx.argmax(teacher, -1)))
@@ -232,12 +256,13 @@ def launch(target: Target, clean: CleanPass, recipe: Recipe, lowest: int = 16, s
     for layer in adapted.layers:
         layer.mlp = adopt_mlp(layer.mlp)
 
-    def saturated(model, rows, caches, teacher):
+    def saturated(model, rows, caches, teacher, _):
         gate.rows(mx.ones(rows.shape))
         return (mx.abs(model(rows, cache=caches)).max() > 2 * mx.abs(teacher).max()).item()
 
+    frequent = most_frequent(np.array(clean.ids), recipe.frequent) if recipe.negatives else None
     return adapted, gate, Loop(adapted, lambda m, *a: branch_loss(m, gate, *a, recipe.objective),
-                               lambda step: _blocks(target, clean, recipe, step, TRAIN_NOISE, lowest), recipe,
+                               lambda step: _blocks(target, clean, recipe, step, TRAIN_NOISE, lowest, frequent), recipe,
                                allowed=lambda name: name.endswith(("lora_a", "lora_b")), frozen=target.digest, saturated=saturated)
 
 
@@ -271,7 +296,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=384)
     parser.add_argument("--text-windows", type=int, default=512)
     parser.add_argument("--shuffled", action="store_true", help="the control: teacher rows of another block")
-    for name in ("rank", "prefix", "block", "steps", "windows", "blocks", "seed"):
+    for name in ("rank", "prefix", "block", "steps", "windows", "blocks", "seed", "negatives", "frequent"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Recipe, name))
     parser.add_argument("--lr", type=float, default=Recipe.lr)
     parser.add_argument("--modules", choices=MODULES, default=Recipe.modules)
@@ -279,7 +304,7 @@ def main() -> None:
     parser.add_argument("--corruption", choices=("full", "uniform"), default=Recipe.corruption)
     o = parser.parse_args()
     recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows,
-                    blocks=o.blocks, seed=o.seed, shuffled=o.shuffled)
+                    blocks=o.blocks, seed=o.seed, shuffled=o.shuffled, negatives=o.negatives, frequent=o.frequent)
     take_away(o.out.parent)
     target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
     before = target.digest()

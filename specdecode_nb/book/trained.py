@@ -1,0 +1,320 @@
+"""Tables and metrics of the training Acts from their rows: what a launch learned, what it is worth in decoding, how far launches lie apart.
+
+Intervals of teacher-forced numbers resample held-out windows with all their blocks; those of decoding resample prompts. Slot j is the j-th
+speculative one (slot 1 is offset +2 of Act IV-U4 and later).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from .. import criteria
+from .. import statistics as st
+from ..protocols.act4u4 import WIDTHS
+from ..protocols.act4u5 import CONTROL, OTHER, OTHER_SEED
+from ..protocols.training import UNTRAINED
+from ..records import RowFile
+from .palette import label
+from .rest import RESAMPLES, Found, over_prompts, prefix_of, ratio
+from .sweep import arm_rows, frame
+from .verdicts import paying_slots
+
+INGREDIENTS = ("nothing", "looking", "threads", "kernels", "rounding", "order", "noise")
+
+
+# --- teacher-forced ---
+
+def forced(file: RowFile, arm: str, launch: int = 1, step: int | None = None) -> dict:
+    """The judged checkpoint of a launch, the last one unless ``step`` says another."""
+    mine = [r for r in file.of("forced") if (r["arm"], r["launch"]) == (arm, launch) and step in (None, r["step"])]
+    return max(mine, key=lambda r: r["step"])
+
+
+def hits(row: dict) -> np.ndarray:
+    """Agreement as bool [blocks, slots]."""
+    return np.array([[c == "1" for c in m] for m in row["matches"]])
+
+
+def slot(n: int) -> Callable[[dict], np.ndarray]:
+    return lambda row: hits(row)[:, n - 1].astype(float)
+
+
+def mean_slots(k: int) -> Callable[[dict], np.ndarray]:
+    """Agreement averaged over the slots of width ``k``, by block."""
+    return lambda row: hits(row)[:, : k - 1].mean(axis=1)
+
+
+def prefix(k: int) -> Callable[[dict], np.ndarray]:
+    """Slots that agree before the first that does not, by block."""
+    return lambda row: np.cumprod(hits(row)[:, : k - 1], axis=1).sum(axis=1).astype(float)
+
+
+def distance_k4(row: dict) -> np.ndarray:
+    return np.array(row["l1_k4"])
+
+
+def over_windows(values: np.ndarray, windows: Sequence[int]) -> Found:
+    """Mean of ``values`` [blocks] and its interval, windows resampled with all their blocks."""
+    names = sorted(set(windows))
+    sums = np.array([[values[np.array(windows) == n].sum(), windows.count(n)] for n in names])
+    n, value = len(names), float(values.mean())
+    if thin := criteria.few(n, unit="window"):
+        return value, None, None, n, thin
+    drawn = sums[st.draws(n, n * RESAMPLES).reshape(RESAMPLES, n)].sum(axis=1)
+    return value, *st.interval(drawn[:, 0] / drawn[:, 1]), n
+
+
+def gain(one: dict, other: dict, measure: Callable[[dict], np.ndarray]) -> Found:
+    """``one`` less ``other`` on the same blocks."""
+    return over_windows(measure(one) - measure(other), one["windows"])
+
+
+def slots(file: RowFile, rows: Sequence[dict], names: Sequence[str] | None = None) -> pd.DataFrame:
+    """One line a judged checkpoint: agreement by slot, prefix at K=4, distance of the distributions at K=4."""
+    lines = []
+    for i, r in enumerate(rows):
+        by_slot = hits(r).mean(axis=0)
+        lines.append({"adapter": names[i] if names else r["arm"], "step": r["step"]} | {f"slot {j}": float(v) for j, v in enumerate(by_slot, 1)}
+                     | {"prefix at K=4": float(prefix(4)(r).mean()), "validation TV": float(distance_k4(r).mean())})
+    return frame(lines, **{"validation TV": "L1 per row"})
+
+
+# --- decoding ---
+
+def decoding(rows: Sequence[dict]) -> pd.DataFrame:
+    """Acceptance, accepted prefix, tokens a forward and speed by arm, speed over the faster plain arm with its interval."""
+    control, lines = st.plain_arm(rows), []
+    for e in st.summarise(rows):
+        value, low, high, *_ = ratio(rows, e["arm"], control)
+        lines.append({"arm": e["arm"], "acceptance": e["slot acceptance"], "mean accepted prefix": e["mean accepted prefix"], "TPF": e["TPF"], "tok/s": e["tok/s"],
+                      "x plain": value, "low": low, "high": high})
+    table = frame(lines, **{"mean accepted prefix": "tokens", "tok/s": "median", "low": "95 %", "high": "95 %"})
+    table["arm"] = [label(e["arm"]) if e["arm"].startswith("ar") else e["arm"] for e in lines]
+    return table
+
+
+def survivals(rows: Sequence[dict], arms: Sequence[str], k: int = 4) -> dict[str, list[float]]:
+    return {arm: st.survival(st.pooled(arm_rows(rows, arm), "accepted_per_cycle"), k - 1) for arm in arms}
+
+
+def more(rows: Sequence[dict], one: str, other: str, statistic: Callable[[Sequence[dict], str], float]) -> Found:
+    """A statistic of arm ``one`` less that of ``other``."""
+    return over_prompts([r for r in rows if r["arm"] in (one, other)], lambda rs: statistic(rs, one) - statistic(rs, other))
+
+
+def tpf_of(rows: Sequence[dict], arm: str) -> float:
+    mine = arm_rows(rows, arm)
+    return sum(r["tokens"] for r in mine) / sum(r["forwards"] for r in mine)
+
+
+def rate_of(rows: Sequence[dict], arm: str) -> float:
+    return st.median_of(arm_rows(rows, arm), st.tokens_per_second)
+
+
+def accepted_of(rows: Sequence[dict], arm: str) -> float:
+    mine = arm_rows(rows, arm)
+    return sum(st.pooled(mine, "accepted_per_cycle")) / sum(sum(st.offered(r)) for r in mine)
+
+
+def best_of(rows: Sequence[dict], arms: Sequence[str], statistic: Callable) -> str:
+    return max(arms, key=lambda arm: statistic(rows, arm))
+
+
+def integrity(file: RowFile) -> dict[str, Found]:
+    """What every training Act must keep; a digest that changed would have voided the rows."""
+    drafted, launches = [r for r in file.of("decode") if r["arm"] != "ar"], file.of("launch")
+    trained = launches[0]["trained"]
+    return {"seed_rows_changed": (sum(r["seed_rows_changed"] for r in file.of("forced")), None, None, sum(r["seed_rows_compared"] for r in file.of("forced"))),
+            "foreign": (sum(r["foreign"] for r in launches), None, None, len(launches)),
+            "beyond_one_ulp": (st.audit(drafted)["beyond one ULP"], None, None, len(drafted)),
+            "share": (100 * trained / (trained + file.provenance["target"]["parameters"]), None, None, trained)}
+
+
+# --- IV-U ---
+
+def of_act4u(file: RowFile) -> dict[str, Found]:
+    rows, at = file.of("decode"), {arm: forced(file, arm) for arm in (UNTRAINED, "trained_k2", "shuffled_k2", "trained_k4", "shuffled_k4")}
+    out = integrity(file)
+    out |= {"k2_gain": gain(at["trained_k2"], at[UNTRAINED], slot(1)), "k2_shuffled_gain": gain(at["shuffled_k2"], at[UNTRAINED], slot(1)),
+            "k2_apart": gain(at["trained_k2"], at["shuffled_k2"], slot(1)), "k4_gain": gain(at["trained_k4"], at[UNTRAINED], mean_slots(4)),
+            "k4_agreement": over_windows(mean_slots(4)(at["trained_k4"]), at["trained_k4"]["windows"]),
+            "k4_slot2_apart": gain(at["trained_k4"], at["shuffled_k4"], slot(2))}
+    for kind in ("trained", "replay"):
+        arm = best_of(rows, [f"{kind}_k{k}" for k in (2, 4, 8)], tpf_of)
+        out[f"{kind}_tpf"] = over_prompts(arm_rows(rows, arm), lambda rs, arm=arm: tpf_of(rs, arm))
+        fast = best_of(rows, [f"{kind}_k{k}" for k in (2, 4, 8)], rate_of)
+        out[f"{kind}_speed"] = ratio(rows, fast, st.plain_arm(rows))
+    return out
+
+
+# --- IV-U3 ---
+
+def of_act4u3(file: RowFile) -> dict[str, Found]:
+    rows, points = file.of("decode"), sorted({r["step"] for r in file.of("launch") if r["arm"] == "curve"})
+    first, last = points[0], points[-1]
+    early, late, arms = forced(file, "curve", 1, first), forced(file, "curve", 1, last), [f"step{p}_k4" for p in (first, last)]
+    again = [r["state_digest"] for r in file.of("launch") if (r["arm"], r["step"]) == ("curve", first)]
+    return integrity(file) | {
+        "again_agreement": (abs(float((mean_slots(4)(forced(file, "curve", 2, first)) - mean_slots(4)(early)).mean())), None, None, early["blocks"]),
+        "again_digests": (len(set(again)), None, None, len(again)),
+        "agreement_gain": gain(late, early, mean_slots(4)), "tv_change": gain(late, early, distance_k4),
+        "acceptance_gain": more(rows, arms[1], arms[0], accepted_of), "tpf_gain": more(rows, arms[1], arms[0], tpf_of),
+        "rate_gain": ratio(rows, arms[1], arms[0]), "speed": ratio(rows, arms[1], st.plain_arm(rows)),
+        "k2_acceptance_gain": more(rows, f"step{last}_k2", f"step{first}_k2", accepted_of),
+        "passed_on": over_prompts([r for r in rows if r["arm"] in arms], lambda rs: rate_of(rs, arms[1]) / rate_of(rs, arms[0]) - accepted_of(rs, arms[1]) / accepted_of(rs, arms[0]))
+        if accepted_of(rows, arms[0]) else (None,)}
+
+
+def curve(file: RowFile, k: int = 4) -> pd.DataFrame:
+    """One line a checkpoint, from loss to clock."""
+    rows = file.of("decode")
+    lines = []
+    for r in sorted((r for r in file.of("forced") if (r["arm"], r["launch"]) == ("curve", 1)), key=lambda r: r["step"]):
+        arm = f"step{r['step']}_k{k}"
+        lines.append({"step": r["step"], "validation TV": float(distance_k4(r).mean()), "agreement": float(mean_slots(k)(r).mean()), "acceptance": accepted_of(rows, arm),
+                      "mean accepted prefix": prefix_of(rows, arm), "TPF": tpf_of(rows, arm), "tok/s": rate_of(rows, arm), "x plain": rate_of(rows, arm) / rate_of(rows, st.plain_arm(rows))})
+    return frame(lines, **{"validation TV": "L1 per row", "mean accepted prefix": "tokens", "tok/s": "median"})
+
+
+# --- IV-U4 ---
+
+def cycles(rows: Sequence[dict]) -> dict[int, float]:
+    """Milliseconds of a cycle by width, each adapter trained at it."""
+    return {k: next(e["cycle"] for e in st.stages(arm_rows(rows, f"horizon{k}_k{k}"))) for k in WIDTHS}
+
+
+def paying(rows: Sequence[dict]) -> list[int]:
+    """Slots of K=8 that return more than their milliseconds would bring without them."""
+    return paying_slots(survivals(rows, ["horizon8_k8"], 8)["horizon8_k8"], cycles(rows))
+
+
+def of_act4u4(file: RowFile) -> dict[str, Found]:
+    rows = file.of("decode")
+    start, at = forced(file, "start"), {k: forced(file, f"horizon{k}") for k in WIDTHS}
+    errors = [e["error"] for e in st.cost_model(rows)]
+    best4 = best_of(rows, [f"{arm}_k4" for arm in ("start", *(f"horizon{k}" for k in WIDTHS))], rate_of)
+    out = integrity(file) | {f"{name}_slot{j}": gain(row, start, slot(j)) for name, row in (("k8", at[8]), ("k4", at[4])) for j in (4, 5)}
+    return out | {"cost_error": (float(np.mean(np.abs(errors))), None, None, len(errors)), "cost_one_sided": (max(sum(e > 0 for e in errors), sum(e < 0 for e in errors)) / len(errors), None, None, len(errors)),
+                  "k8_tpf": more(rows, "horizon8_k8", best_of(rows, ["start_k4", "horizon4_k4"], tpf_of), tpf_of), "k8_speed": ratio(rows, "horizon8_k8", st.plain_arm(rows)),
+                  "k8_over_k4": ratio(rows, "horizon8_k8", best4), "k6_over_k4": ratio(rows, "horizon6_k6", best4),
+                  "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, 7)}
+
+
+# --- IV-U5 ---
+
+def launches(file: RowFile) -> list[dict]:
+    """The last row of every launch from the start."""
+    last: dict[tuple, dict] = {}
+    for r in file.of("launch"):
+        if r["start"]:
+            last[r["arm"], r["launch"]] = r
+    return list(last.values())
+
+
+def group(file: RowFile, arm: str, change: str) -> list[str]:
+    """Names of the decode arms of the launches of ``arm`` that differ in ``change``; "again" is the first one and its repetitions."""
+    wanted = ("", "launched again") if change == "again" else (change,)
+    return [f"{r['arm']}-{r['launch']}" for r in launches(file) if r["arm"] == arm and r["change"] in wanted]
+
+
+def changed(file: RowFile) -> pd.DataFrame:
+    """What each ingredient does after a few steps: whether the adapter is still the control's bits, and how far it is from it."""
+    found = {r["change"]: r for r in file.of("launch") if r["arm"].startswith("only_")}
+    control = {r["step"]: r["state_digest"] for r in file.of("launch") if (r["arm"], r["launch"]) == (CONTROL, 1)}
+    said = {"nothing": "nothing: the same command again", "looking": "held-out text looked at while training", "threads": "one BLAS thread", "kernels": "OpenBLAS's kernels of an older processor",
+            "rounding": "one number of the start, by one unit in the last place", "order": f"the seed of the data order, by {OTHER_SEED}", "noise": f"the seed of the noise, by {OTHER_SEED}"}
+    return frame([{"perturbed": said[name], "same bits": found[name]["state_digest"] == control[found[name]["step"]], "relative distance": found[name]["distance"],
+                   "BLAS": found[name]["blas"], "threads": found[name]["threads"]} for name in INGREDIENTS])
+
+
+def prefixes(rows: Sequence[dict], arms: Sequence[str]) -> np.ndarray:
+    """Accepted prefix [launches, prompts]."""
+    return np.array([[float(np.mean(st.pooled(g, "accepted_per_cycle"))) for g in st.by(arm_rows(rows, arm), "prompt_id").values()] for arm in arms])
+
+
+def components(table: np.ndarray) -> dict[str, float]:
+    """Variance components of ``table`` [launches, prompts], two-way without replication; an estimate below zero is zero."""
+    n, m = table.shape
+    centred = table - table.mean()
+    of_launch, of_prompt = m * centred.mean(axis=1) @ centred.mean(axis=1) / (n - 1), n * centred.mean(axis=0) @ centred.mean(axis=0) / (m - 1)
+    rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+    residual = float((rest**2).sum() / ((n - 1) * (m - 1)))
+    return {"launch": max(0.0, float(of_launch - residual) / m), "prompt": max(0.0, float(of_prompt - residual) / n), "launch x prompt": residual}
+
+
+def spread(rows: Sequence[dict], arms: Sequence[str]) -> tuple[float, None, None, int]:
+    """Largest less smallest accepted prefix of some launches."""
+    values = [prefix_of(rows, arm) for arm in arms]
+    return max(values) - min(values), None, None, len(arms)
+
+
+def scatter(file: RowFile) -> pd.DataFrame:
+    """One line a full launch: what it scored, and against the first launch of the control."""
+    rows, control = file.of("decode"), prefix_of(file.of("decode"), f"{CONTROL}-1")
+    lines = [{"launch": f"{r['arm']}-{r['launch']}", "arm ": r["arm"], "what differs": r["change"] or "-", "mean accepted prefix": prefix_of(rows, f"{r['arm']}-{r['launch']}"),
+              "change": prefix_of(rows, f"{r['arm']}-{r['launch']}") - control, "TPF": tpf_of(rows, f"{r['arm']}-{r['launch']}"), "tok/s": rate_of(rows, f"{r['arm']}-{r['launch']}"),
+              "adapter": r["adapter_digest"][:8], "distance": r["distance"], "seconds": r["seconds"]} for r in launches(file) if not r["arm"].startswith("only_")]
+    return frame(lines, **{"mean accepted prefix": "tokens", "tok/s": "median"})
+
+
+def of_act4u5(file: RowFile) -> dict[str, Found]:
+    rows, first, out = file.of("decode"), f"{CONTROL}-1", integrity(file)
+    for arm in (CONTROL, OTHER):
+        same = [r["state_digest"] for r in launches(file) if r["arm"] == arm and r["change"] in ("", "launched again")]
+        out[f"distinct_{arm}"] = len(set(same)), None, None, len(same)
+    same = changed(file)["same bits"].tolist()
+    out |= {f"differs_{name}": (int(not kept), None, None, 1) for name, kept in zip(INGREDIENTS, same)}
+    for arm in ("B_k6", "C_k8", "D_curr"):
+        out |= {f"prefix_{arm}": more(rows, f"{arm}-1", first, prefix_of), f"tpf_{arm}": more(rows, f"{arm}-1", first, tpf_of), f"rate_{arm}": ratio(rows, f"{arm}-1", first)}
+    seeds, rounding = ([first, *group(file, CONTROL, c)] for c in ("seed", "rounding"))
+    out |= {"band_seed": spread(rows, seeds), "band_rounding": spread(rows, rounding), "band_again": spread(rows, group(file, CONTROL, "again"))}
+    pairs = list(zip([f"{OTHER}-1", *group(file, OTHER, "seed")], seeds))
+    apart = [prefix_of(rows, a) - prefix_of(rows, b) for a, b in pairs]
+    out["signs"] = min(sum(d > 0 for d in apart), sum(d < 0 for d in apart)), None, None, len(apart)
+    parts = components(prefixes(rows, seeds))
+    out["launch_share"] = parts["launch"] / (parts["launch"] + parts["launch x prompt"] / len(st.by(rows, "prompt_id")) or 1.0), None, None, len(seeds)
+    return out
+
+
+NUMBERS = {"act4u": of_act4u, "act4u3": of_act4u3, "act4u4": of_act4u4, "act4u5": of_act4u5}
+
+
+def outcomes(file: RowFile) -> list[criteria.Outcome]:
+    """Every criterion of the Act judged on these rows. Raises BadInput if they were measured under other rules."""
+    return criteria.load(file.act).judged(file, NUMBERS[file.act])
+
+
+# --- what the pages share ---
+
+FORMATS = {f"slot {j}": ".3f" for j in range(1, 8)} | dict.fromkeys(("prefix at K=4", "validation TV", "agreement", "acceptance", "mean accepted prefix", "TPF", "x plain", "low", "high"), ".3f") | {
+    "tok/s": ".1f", "change": "+.3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
+
+
+def fmt(table: pd.DataFrame) -> dict[str, str]:
+    """The formats of the columns that ``table`` has."""
+    return {c: f for c, f in FORMATS.items() if c in table}
+
+
+def scale(page) -> None:
+    """How long was trained here, in one sentence."""
+    config, first = page.rows.config, page.rows.of("forced")[0]
+    for name, value, unit in (("steps", config["steps"], "steps"), ("draft_rows", config["draft_rows"], "rows"), ("windows", config["windows"], "windows"), ("judged_blocks", first["blocks"], "blocks"),
+                              ("judged_windows", len(set(first["windows"])), "windows"), ("decoded_prompts", len(config["prompts"]), "prompts"), ("decoded_tokens", config["tokens"], "tokens")):
+        page.number(f"here_{name}", value, ",d", unit, page.rows.name)
+    page.say("Launches take [[here_steps]] steps of [[here_draft_rows]] draft rows over [[here_windows]] windows of text. Agreement is judged on [[here_judged_blocks]] blocks in [[here_judged_windows]] held-out windows, "
+             "decoding on [[here_decoded_prompts]] prompts with [[here_decoded_tokens]] new tokens each." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
+
+
+def closing(page) -> None:
+    """The closing table of the measured part, and how many of its hypotheses hold."""
+    rules, found = criteria.load(page.act), outcomes(page.rows)
+    table = criteria.table(found)
+    page.show(table[["id", "hypothesis", "published number", "measured here", "verdict here"]], "measured-closing", "Hypotheses by rules fixed before the rows: published and measured number with its 95 % interval, and our verdict. "
+              "In the files also the rules, the published verdicts and what differs for each", sources=[page.published, rules, page.rows], full=table)
+    words = [o.word for o in found]
+    for name, count in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
+        page.number(f"here_{name}", count, "d", "hypotheses", rules.name)
+    page.say("Of these hypotheses [[here_hold]] hold here, [[here_fail]] do not, and [[here_open]] cannot be decided from these rows."
+             + "".join(f"\n- **{o.criterion.statement}** does not hold: {o.text}, while the rule asks for {o.criterion.rule}." for o in found if o.word == criteria.FAILS))

@@ -1,0 +1,207 @@
+"""The training Acts measured in small on a toy target, killed and gone on with; their numbers on rows written by hand."""
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+import json
+
+import numpy as np
+import pytest
+import synthetic
+from specdecode_nb import criteria
+from specdecode_nb.book import acts, needs, overview, trained
+from specdecode_nb.errors import BadInput
+from specdecode_nb.lora import adapter_weights
+from specdecode_nb.protocols import act4u, act4u3, act4u4, act4u5, training
+from specdecode_nb.records import RowFile, load_rows
+from specdecode_nb.streams import TRAIN_NOISE
+from specdecode_nb.targets import mx
+from specdecode_nb.train import uno
+from toy import VOCAB, adapter, hybrid
+
+TINY = {"steps": 4, "draft_rows": 12, "windows": 3, "tokens": 8, "prompts": 3, "rate": 5e-3}
+MODULES = {"act4u": act4u, "act4u3": act4u3, "act4u4": act4u4, "act4u5": act4u5}
+short_prompts = synthetic.short_prompts(training)
+
+
+def params(act, **more):
+    found = acts.get(act).resolve({"quick": True}) | TINY
+    return found | {k: 2 for k in ("start_steps", "short_steps", "launches", "seeds") if k in found} | more
+
+
+@contextmanager
+def inside(setup, nice, module, **environ):
+    """Answers in this process what a child would."""
+    answer = act4u5.prepare(setup)
+
+    class Inside:
+        def answer(self):
+            return iter(())
+
+        def ask(self, request):
+            return answer(json.loads(json.dumps(request)))
+
+    yield Inside()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toys(short_prompts):
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (training, act4u5):
+            patch.setattr(module, "load_target", lambda name, dtype: hybrid())
+        patch.setattr(act4u5.machine, "worker", inside)
+        patch.setattr(training, "WINDOW", 40)
+        patch.setattr(training, "LOWEST", 8)
+        patch.setattr(training, "HELD_OUT", 5)
+        patch.setattr(training, "BATCHES", 1)
+        patch.setattr(training, "JUDGE", replace(training.JUDGE, blocks=20))
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(toys, tmp_path_factory):
+    made = {}
+
+    def get(act):
+        if act not in made:
+            made[act] = load_rows(MODULES[act].measure(params(act), tmp_path_factory.mktemp(act) / f"{act}.journal"))
+        return made[act]
+
+    return get
+
+
+@pytest.mark.parametrize("act", MODULES)
+def test_every_job_is_judged_and_every_arm_decoded_and_every_rule_can_be_judged(files, act):
+    file = files(act)
+    assert needs.check(file) is file
+    jobs, arms = MODULES[act].plan(params(act))
+    for kind, told in (("launch", jobs), ("forced", [j for j in jobs if j.judged])):
+        assert [(r["arm"], r["launch"], r["step"]) for r in file.of(kind)] == [(j.arm, j.launch, s) for j in told for s in j.stops]
+    assert {r["arm"] for r in file.of("decode")} == {"ar", "ar_mlx_lm", *arms}
+    assert {c.rule.metric for c in criteria.load(act)} <= set(trained.NUMBERS[act](file))
+    judged = {o.criterion.id: o for o in trained.outcomes(file)}
+    # four steps teach nothing, and a gain over an acceptance of nothing has no factor
+    assert {i for i, o in judged.items() if o.word == criteria.NO_ROWS} <= {"passed-on"} and overview.phrase(act, file)
+    integrity = [o for o in judged.values() if o.criterion.rule.metric in ("seed_rows_changed", "foreign", "beyond_one_ulp")]
+    assert len(integrity) == 3 and all(o.word == criteria.HOLDS for o in integrity)
+    assert all(r["seed_rows_compared"] == 4 * 33 * VOCAB for r in file.of("forced"))
+    with pytest.raises(BadInput, match="rules"):
+        needs.check(replace(file, config=file.config | {"criteria": "0" * 64}))
+
+
+def test_a_killed_run_goes_on_and_ends_in_the_same_adapters(files, tmp_path):
+    """Killed between a checkpoint and its rows, and between two prompts."""
+    def stop(at):
+        def progress(done, total, label):
+            if done == at:
+                raise KeyboardInterrupt
+        return progress
+
+    for at, resume in ((3, False), (11, True)):
+        with pytest.raises(KeyboardInterrupt):
+            act4u3.measure(params("act4u3"), tmp_path / "act4u3.journal", stop(at), resume)
+    with pytest.raises(BadInput):
+        act4u3.measure(params("act4u3", draft_rows=24), tmp_path / "act4u3.journal", resume=True)
+    again, whole = load_rows(act4u3.measure(params("act4u3"), tmp_path / "act4u3.journal", resume=True)), files("act4u3")
+    told = lambda f: [(r["arm"], r["launch"], r["step"], r["state_digest"]) for r in f.of("launch")]  # noqa: E731
+    assert told(again) == told(whole) and [r["matches"] for r in again.of("forced")] == [r["matches"] for r in whole.of("forced")]
+    assert [(r["arm"], r["token_digest"]) for r in again.of("decode")] == [(r["arm"], r["token_digest"]) for r in whole.of("decode")]
+
+
+def test_launches_that_share_everything_share_every_bit_and_each_ingredient_shows(files):
+    file = files("act4u5")
+    same = dict(zip(trained.INGREDIENTS, trained.changed(file)["same bits"]))
+    # in one process, threads and kernels are what they were
+    assert same == {"nothing": True, "looking": True, "threads": True, "kernels": True, "rounding": False, "order": False, "noise": False}
+    found = trained.of_act4u5(file)
+    assert found["distinct_A_k4"][0] == found["distinct_C_k8"][0] == 1 and found["band_again"][0] == 0
+    far = {r["change"]: r["distance"] for r in file.of("launch") if r["arm"].startswith("only_")}
+    assert far["nothing"] == 0 < far["rounding"] < far["noise"] and far["order"] > 0
+    curriculum = next(r for r in file.of("launch") if r["arm"] == "D_curr")
+    assert curriculum["widths"] == [4, 6, 8] and curriculum["step"] == 6
+
+
+def test_the_untrained_adapter_is_the_target_and_shuffled_teachers_are_learned_from(files):
+    file = files("act4u")
+    digests = {r["arm"]: r["adapter_digest"] for r in file.of("launch")}
+    assert len(set(digests.values())) == 5
+    first = next(r for r in file.of("launch") if r["arm"] == "untrained")
+    assert first["loss"] == [] and first["trained"] == sum(v.size for v in adapter_weights(training.view(hybrid())[0]).values())
+
+
+def test_a_job_comes_back_from_json():
+    jobs = act4u5.plan(params("act4u5"))[0]
+    assert [training.Job.read(json.loads(json.dumps(asdict(j)))) for j in jobs] == jobs and len({(j.arm, j.launch) for j in jobs}) == len(jobs)
+    by_rows = {j.arm: j.recipe.blocks * (j.recipe.block - 1) for j in jobs}
+    assert by_rows["A_k4"] == by_rows["D_curr"] == 12 and by_rows["C_k8"] == 7
+
+
+def test_order_and_noise_have_seeds_of_their_own():
+    clean = uno.clean_pass(hybrid(), training.windows(hybrid(), 3, False))
+    draws = {}
+    for name, changed in {"as it is": {}, "order": {"data_seed": 5}, "noise": {"noise_seed": 5}}.items():
+        rows, _, teacher, _ = uno._blocks(hybrid(), clean, uno.Recipe(block=4, blocks=30, **changed), 2, TRAIN_NOISE, 8)
+        draws[name] = np.array(rows), np.array(teacher)
+    assert np.array_equal(draws["as it is"][0], draws["order"][0]) and not np.array_equal(draws["as it is"][1], draws["order"][1])
+    assert np.array_equal(draws["as it is"][1], draws["noise"][1]) and not np.array_equal(draws["as it is"][0], draws["noise"][0])
+
+
+def test_rows_before_a_block_are_the_bits_of_the_target_with_any_adapter():
+    """And those in the block are not, so that the count in the forced rows means something."""
+    adapted, gate = adapter(hybrid())
+    ids = mx.array(training.windows(hybrid(), 2, True))
+    plain, cut = np.array(hybrid().model(ids)), training.WINDOW - 7
+    gate.rows(mx.concatenate([mx.zeros((2, cut)), mx.ones((2, 7))], axis=1))
+    ours = np.array(adapted(ids))
+    assert ours[:, :cut].tobytes() == plain[:, :cut].tobytes() and (ours[:, cut:] != plain[:, cut:]).all(axis=-1).any()
+    gate.rows(mx.ones(ids.shape))
+    assert (np.array(adapted(ids)) != plain).mean() > 0.9
+    gate.rows(None)
+    assert np.array(adapted(ids)).tobytes() == plain.tobytes()
+
+
+def test_nudging_moves_one_number_by_one_unit():
+    adapted, _ = training.view(hybrid())
+    before = {k: np.array(v) for k, v in adapter_weights(adapted).items()}
+    training.nudge(adapted, 2)
+    moved = [(k, np.flatnonzero(np.array(v) != before[k])) for k, v in sorted(adapter_weights(adapted).items())]
+    assert [list(at) for _, at in moved] == [[], [], [0]] + [[]] * (len(moved) - 3)
+    name = moved[2][0]
+    after = np.array(adapter_weights(adapted)[name]).flat[0]
+    assert after == np.nextafter(before[name].flat[0], np.float32(np.inf))
+    assert training.distance({"a": mx.array([3.0, 4.0])}, {"a": mx.array([3.0, 0.0])}) == pytest.approx(4 / 3)
+
+
+def judged(matches, windows=(0, 0, 1, 2), l1=(0.5, 0.5, 0.5, 0.5)):
+    return {"matches": list(matches), "windows": list(windows), "l1_k4": list(l1)}
+
+
+def test_agreement_by_hand():
+    row = judged(["110", "101", "000", "111"])
+    assert trained.slot(1)(row).tolist() == [1, 1, 0, 1] and trained.prefix(4)(row).tolist() == [2, 1, 0, 3] and trained.mean_slots(3)(row).tolist() == [1, 0.5, 0, 1]
+    value, low, high, n = trained.gain(row, judged(["000"] * 4), trained.slot(1))
+    assert (value, n) == (0.75, 3) and low == 0 and high == 1  # windows 0, 1 and 2 hold 2 of 2, 0 of 1 and 1 of 1
+    thin = trained.over_windows(np.array([1.0, 0.0]), [0, 1])
+    assert thin[0] == 0.5 and thin[4] == "2 windows"
+
+
+def test_variance_components_by_hand():
+    launch, prompt = np.array([0.0, 1.0, 2.0]), np.array([0.0, 3.0, 6.0, 9.0])
+    parts = trained.components(launch[:, None] + prompt)
+    assert parts == pytest.approx({"launch": 1.0, "prompt": 15.0, "launch x prompt": 0.0})
+    noise = np.random.default_rng(1).normal(size=(400, 300))
+    parts = trained.components(2 * np.random.default_rng(2).normal(size=(400, 1)) + 3 * np.random.default_rng(3).normal(size=300) + noise)
+    assert parts["launch"] == pytest.approx(4, rel=0.2) and parts["prompt"] == pytest.approx(9, rel=0.2) and parts["launch x prompt"] == pytest.approx(1, rel=0.02)
+
+
+def test_a_damaged_row_is_refused(files):
+    from specdecode_nb.trained_rows import ForcedRow
+
+    good = files("act4u").of("forced")[0]
+    assert ForcedRow.model_validate(good)
+    for change in ({"blocks": 7}, {"matches": ["012"] * good["blocks"]}, {"windows": good["windows"][1:]}):
+        with pytest.raises(ValueError):
+            ForcedRow.model_validate(good | change)
+
+
+def test_rows_of_other_rules_are_refused():
+    with pytest.raises(BadInput, match="not measured under the rules"):
+        trained.outcomes(RowFile("act4u", "toy", {}, {"criteria": "0" * 64}, [], "rows", "0" * 64))
