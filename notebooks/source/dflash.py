@@ -44,7 +44,7 @@ import pandas as pd
 
 from specdecode_nb import criteria, statistics
 from specdecode_nb.book import block as blockwise
-from specdecode_nb.book import draw, palette, published, regimes, rest, staging, start, sweep
+from specdecode_nb.book import beside, draw, palette, published, regimes, rest, staging, start, sweep
 from specdecode_nb.book.page import Computed
 
 page = start("dflash", globals())
@@ -704,6 +704,33 @@ if page.rows:
     page.show(blockwise.chosen(decoded), "rules", "Each rule against the best fixed block of the same run ([[sweep_best]]), ratio of medians with its 95 % interval over prompts, and the widths it chose: shares of its cycles",
               {c: ".3f" for c in ("speed", "low", "high")} | {c: ".2f" for c in ("mean width", "no draft", "2 to 5", "6 to 8", "9 or more")}, sources=[page.rows])
     told(page.rows, "rule-value", "rule-mlx-vlm", "rule-dflash-mlx")
+
+# %% [markdown]
+# ### A real language model beside it
+#
+# The same sweep on SmolLM2-135M-Instruct, attention alone, whose weights come out of a package registry, with English prompts and a drafter trained on the model's own continuations. One origin a
+# column; costs are in plain steps of that column's own run.
+
+# %%
+real = page.borrowed("dflash", beside.REAL)
+if page.rows and real and real.target != page.rows.target:
+    sweeps = {f.target: blockwise.sweep_rows(f) for f in (page.rows, real)}
+    shared = [b for b in blockwise.fixed(sweeps[real.target]) if b in blockwise.fixed(decoded)]
+    arms_ = {f"block {b}": f"dflash_b{b}" for b in shared} | {"K=4": blockwise.ADAPTER, "lookup": blockwise.LOOKUP}
+    ratios = {"block 5": {("block 5", "× plain"): f"{page.value('df_ratios', 'low', comparison='drafting alone (4-bit with / without drafting)'):.2f} to "
+                                                 f"{page.value('df_ratios', 'high', comparison='drafting alone (4-bit with / without drafting)'):.2f}"}}
+    origins = {"published (the post)": ratios["block 5"]} | {name: beside.measured(rows_, {n: a for n, a in arms_.items() if sweep.arm_rows(rows_, a)}) for name, rows_ in sweeps.items()}
+    page.show(beside.columns(origins), "beside", "Block diffusion on three models, one origin a column: speed-up over the faster plain arm with its 95 % interval over prompts, acceptance, and what a cycle costs",
+              sources=[page.published, page.rows, real])
+    told_ = {o.criterion.id: o for o in beside.outcomes(None, real)}
+    page.number("real_dflash", told_["dflash"].text, source=real.name)
+    page.say(f"The rule fixed for the real model: {told_['dflash'].criterion.statement}: **{told_['dflash'].word}**, [[real_dflash]].")
+    rows_ = statistics.loop_free(sweeps[real.target])
+    page.show(blockwise.goals([("loop-free", rows_, blockwise.best(rows_), float(told_["dflash"].criterion.rule.threshold))]), "beside-short",
+              "The real model's fastest block on loop-free text: its two factors, and what each would have to be for the threshold if the other stayed",
+              {c: ".2f" for c in ("end to end", "tokens per cycle", "cycle", "speed", "tokens needed", "cycle affordable", "speed, all accepted")} | {"wanted": ".1f"}, sources=[real])
+elif page.rows and not real:
+    page.say("No rows of the real model have been measured here yet: `specdecode-nb run dflash -p measure=true -p target=smollm2-135m` makes them.")
 
 # %% [markdown]
 # ### Precision and drafting, crossed
