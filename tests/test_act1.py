@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from specdecode_nb import criteria
-from specdecode_nb.book import acts, denoising, needs
+from specdecode_nb.book import acts, denoising, needs, overview
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act1
 from specdecode_nb.records import load_rows
@@ -69,6 +69,7 @@ def test_every_rule_can_be_judged(measured):
     assert {c.rule.metric for c in rules} == set(found)
     words = {o.criterion.id: o.word for o in denoising.overfit(measured)}
     assert words["A1-AR-off"] == criteria.HOLDS and words["A1-003"] == "not decidable: 2 seeds"
+    assert overview.found("act1", measured)[0].startswith("lift over a copier ")
 
 
 def test_lift_and_corrupted_accuracy_by_hand(measured):

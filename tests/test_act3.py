@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from specdecode_nb import criteria
-from specdecode_nb.book import acts, denoising, needs
+from specdecode_nb.book import acts, denoising, needs, overview
 from specdecode_nb.protocols import act3
 from specdecode_nb.records import load_rows
 from specdecode_nb.rows.denoised import Masked, MaskedLaunchRow
@@ -39,6 +39,7 @@ def measured(small, tmp_path_factory):
             return take(model, step, *rest)
 
         patch.setattr(act3, "health", stop)
+        journal.with_name(f"act3-none-{act3.FIRST_SEED}.safetensors").write_text("of another measurement")
         with pytest.raises(KeyboardInterrupt):
             act3.measure(PARAMS, journal)
     assert list(journal.parent.glob("*.safetensors"))
@@ -84,6 +85,7 @@ def test_every_rule_can_be_judged(measured):
     assert {c.rule.metric for c in rules} == set(found)
     words = {o.criterion.id: o.word for o in denoising.masked(measured)}
     assert words["7"] == criteria.HOLDS and words["sampler-nats"] == "not decidable: 1 window"
+    assert overview.found("act3", measured)[0].startswith("masked accuracy ")
 
 
 def test_metrics_by_hand(measured):

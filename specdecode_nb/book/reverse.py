@@ -108,7 +108,8 @@ def lacking(file: RowFile) -> Iterator[str]:
         yield f"the arms {', '.join(absent)}"
     have = {(r["arm"], r["seed"], r["level"]): len(r["right"]) for r in file.of("reverse_score")}
     lengths = {*have.values(), *(len(r["changed"]) for r in file.of("reverse_windows"))}
-    lost = [(r["arm"], r["seed"], t) for r in file.of("reverse_launch") if r["stopped"] is None for t in file.config.get("levels", ()) if (r["arm"], r["seed"], t) not in have]
+    ended = [r for r in file.of("reverse_launch") if r["stopped"] is None]
+    lost = [(r["arm"], r["seed"], t) for r in ended for t in file.config.get("levels", ()) if (r["arm"], r["seed"], t) not in have]
     if lost or len(lengths) > 1:
         yield f"reverse_score rows of {' '.join(map(str, lost[0]))}" if lost else "one number of windows in all reverse_score rows"
 
@@ -188,7 +189,8 @@ def scores(file: RowFile) -> pd.DataFrame:
             changed, rows = scored(file, level, ACCURACY), scored(file, level, LIFT)
             accuracy = 100 * counts(file, arm, seeds, level, ACCURACY).sum(axis=1) / changed.sum()
             lift = 100 * (counts(file, arm, seeds, level, LIFT).sum(axis=1) - (rows - changed).sum()) / rows.sum()
-            entries.append({"arm": NAMES[arm], "t": level, "launches": len(seeds), "accuracy": accuracy.mean(), "sd": accuracy.std(ddof=1) if len(seeds) > 1 else None,
+            sd = accuracy.std(ddof=1) if len(seeds) > 1 else None
+            entries.append({"arm": NAMES[arm], "t": level, "launches": len(seeds), "accuracy": accuracy.mean(), "sd": sd,
                             "lift": lift.mean(), "nats": counts(file, arm, seeds, level, "nats").mean()})
     return named(entries, accuracy="%", sd="pp", lift="pp")
 
@@ -203,9 +205,11 @@ def margins(file: RowFile, field: str) -> pd.DataFrame:
         if {one, other} <= set(file.config["arms"]) and (table := margin_table(file, one, other, field)).size:
             m = crossed(table)
             sampled = bootstrap(table) if m.seeds > 1 else (None, None)
-            entries.append({"comparison": f"{SHORT.get(one, one)} minus {SHORT.get(other, other)}", "difference": m.value, "low": m.low, "high": m.high, "resampled low": sampled[0], "resampled high": sampled[1],
-                            "sd by seed": m.sd_seed, "sd by window": m.sd_window, "sd of the rest": m.sd_rest, "power": m.power(), "seeds": m.seeds, "windows": m.windows})
-    return frame(entries, **dict.fromkeys(("difference", "sd by seed", "sd by window", "sd of the rest"), "pp"), low="95 %", high="95 %", power=f"of {SEEN:g} pp")
+            entries.append({"comparison": f"{SHORT.get(one, one)} minus {SHORT.get(other, other)}", "difference": m.value, "low": m.low, "high": m.high,
+                            "resampled low": sampled[0], "resampled high": sampled[1], "sd by seed": m.sd_seed, "sd by window": m.sd_window, "sd of the rest": m.sd_rest,
+                            "power": m.power(), "seeds": m.seeds, "windows": m.windows})
+    points = dict.fromkeys(("difference", "sd by seed", "sd by window", "sd of the rest"), "pp")
+    return frame(entries, **points, low="95 %", high="95 %", power=f"of {SEEN:g} pp")
 
 
 def gate_sweep(file: RowFile) -> dict[str, dict[float, np.ndarray]]:
@@ -253,8 +257,8 @@ def prices(file: RowFile) -> pd.DataFrame:
     for arm in file.config["arms"]:
         done, found = [r for r in launches(file, arm) if r["stopped"] is None], cost(file, arm)
         if done:
-            entries.append({"arm": NAMES[arm], "launches": len(done), "ms per step": 1000 * float(np.median([r["seconds"] / r["steps"] for r in done])), "x causal": found and found[0],
-                            "trained": done[0]["trained"]})
+            entries.append({"arm": NAMES[arm], "launches": len(done), "ms per step": 1000 * float(np.median([r["seconds"] / r["steps"] for r in done])),
+                            "x causal": found and found[0], "trained": done[0]["trained"]})
     return named(entries, trained="numbers")
 
 
@@ -284,13 +288,14 @@ def numbers(file: RowFile) -> dict[str, Found]:
     clean = shares(file, ("A", ), ACCURACY, levels[:1], (1,)), shares(file, ("A", ), ACCURACY, levels[-1:], (1,))
     if clean[0].size:
         out["learned"] = crossed(clean[0] - clean[1]).found()
-    arm, decisive = best(file), [m for pair in (("B", "A"), ("E", "A"), ("B", "C")) if (m := margin(file, *pair, ACCURACY))] + [m for a in ALIGNED if (m := margin(file, a, "A"))]
+    arm, pairs = best(file), [*((pair, ACCURACY) for pair in (("B", "A"), ("E", "A"), ("B", "C"))), *(((a, "A"), LIFT) for a in ALIGNED)]
+    decisive = [m for pair, field in pairs if (m := margin(file, *pair, field))]
     if arm:
         out["power"] = (min(m.power() for m in decisive), None, None, f"{decisive[0].seeds} seeds x {decisive[0].windows} windows")
         out["lift_margin"] = margin(file, arm, "A").found()
         out |= {f"accuracy_margin_{t:g}": margin(file, arm, "A", ACCURACY, [t]).found() for t in levels[:2]}
-    for name, pair, field in (("aligned_less_shuffled", ("B", "C"), ACCURACY), ("block_end_less_causal", ("D", "A"), ACCURACY), ("control_gate", ("C_fixed", "C"), ACCURACY)):
-        if set(pair) <= set(file.config["arms"]) and (m := margin(file, *pair, field)):
+    for name, pair in (("aligned_less_shuffled", ("B", "C")), ("block_end_less_causal", ("D", "A")), ("control_gate", ("C_fixed", "C"))):
+        if set(pair) <= set(file.config["arms"]) and (m := margin(file, *pair, ACCURACY)):
             out[name] = m.found()
     for name, which in (("gate", "E"), ("gate_half", "E_half")):
         if ends := gate_ends(file, which):

@@ -35,7 +35,8 @@ ADAPTERS = {"attention": ATTENTION, "all": PUBLISHED + DELTANET}
 BATCH = 32  # windows of one forward without gradient
 APART = 12  # held-out windows lie this many windows apart, about a document, so that they are separate evidence
 TRACKED = 12  # times that the gates of a launch are read
-ARMS = {"A": Mixing(), "B": Mixing("constant", 0.5), "C": Mixing("constant", 0.5, "shuffled"), "D": Mixing("constant", 0.0, "block_end"), "E": Mixing("scalar", 0.95)}
+ARMS = {"A": Mixing(), "B": Mixing("constant", 0.5), "C": Mixing("constant", 0.5, "shuffled"), "D": Mixing("constant", 0.0, "block_end"),
+        "E": Mixing("scalar", 0.95)}
 EXTRA = {"C_fixed": Mixing("constant", 0.95, "shuffled"), "E_half": Mixing("scalar", 0.5)}
 """The published control as it was (one permutation for good, nearly causal gate), and a gate that starts where arm B stays."""
 
@@ -174,7 +175,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
         keep = keeper(rows, total, progress)
         have = {(r["kind"], *(r.get(name) for name in ("arm", "seed", "level"))) for r in rows}
         changed = lambda level: (held_out_noise(held_out, level, target.vocab_size) != mx.array(held_out[:, PREFIX:])).sum(axis=-1).tolist()  # noqa: E731
-        keep({"kind": "reverse_windows", "level": level, "canvas": CANVAS, "changed": changed(level)} for level in LEVELS if ("reverse_windows", None, None, level) not in have)
+        keep({"kind": "reverse_windows", "level": level, "canvas": CANVAS, "changed": changed(level)}
+             for level in LEVELS if ("reverse_windows", None, None, level) not in have)
         keep(sweep(target, recipe(FIRST_SEED), held_out, {(r["condition"], r["gate"]) for r in rows if r["kind"] == "gate_sweep"}))
         for seed in seeds:
             for arm in arms:

@@ -208,7 +208,11 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                "criteria": criteria.load(ACT).rules}
     total = 3 * len(some) + len(seeds) * (len(ARMS) + len(FILLS) * len(some))
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
-        keep = keeper(rows, total, progress)
+        keep, checkpoint = keeper(rows, total, progress), lambda arm, seed: journal.with_name(f"{journal.stem}-{arm}-{seed}.safetensors")
+        if not len(rows):  # what lies there is of another measurement
+            for seed in seeds:
+                for arm in ARMS:
+                    checkpoint(arm, seed).unlink(missing_ok=True)
         keep(own_rows(target, some, {(r["source"], r["window"]) for r in rows if r["kind"] == "canvas"}))
         for seed in seeds:
             for arm in ARMS:
@@ -216,10 +220,9 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                 if ("masked_launch", arm, seed, None, None, None) in have:
                     continue
                 recipe = Recipe(seed, params["steps"] if arm == "none" else params["bias_steps"], params["lr"])
-                checkpoint = journal.with_name(f"{journal.stem}-{arm}-{seed}.safetensors")
-                row, model = launch(target, arm, recipe, text, held_out, checkpoint)
+                row, model = launch(target, arm, recipe, text, held_out, checkpoint(arm, seed))
                 if arm == "none":  # before the launch row, so that a launch whose row is there is whole
                     keep(r for r in sampled_rows(target, model, seed, some) if ("canvas", None, seed, r["window"], r["given"], r["forwards"]) not in have)
                 keep([row])
-                checkpoint.unlink(missing_ok=True)
+                checkpoint(arm, seed).unlink(missing_ok=True)
     return journal.with_suffix(".json")
