@@ -18,7 +18,7 @@ import numpy as np
 from .. import criteria
 from ..errors import BadInput
 from ..lora import PUBLISHED
-from ..scores import logprobs_of
+from ..sampling import logprobs_of
 from ..statistics import distinct_ratio, looped_fraction
 from ..streams import SAMPLE_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx
