@@ -89,8 +89,10 @@ def adapter_weights(adapted) -> dict[str, mx.array]:
     return {k: v for k, v in tree_flatten(adapted.parameters()) if k.endswith(("lora_a", "lora_b"))}
 
 
-def save_adapter(path: Path, adapted, metadata: dict) -> None:
-    write_safetensors(path, adapter_weights(adapted), {"format": "mlx", "adapter": json.dumps(metadata)})
+def save_adapter(path: Path, adapted, metadata: dict, half: bool = False) -> None:
+    """One safetensors file; ``half`` rounds to bfloat16, which loading widens again. Raises OSError."""
+    tensors = {k: v.astype(mx.bfloat16) if half else v for k, v in adapter_weights(adapted).items()}
+    write_safetensors(path, tensors, {"format": "mlx", "adapter": json.dumps(metadata)})
 
 
 def load_adapter(path: Path, model):

@@ -244,6 +244,16 @@ def test_the_training_mlp_agrees_with_the_stock_one():
     assert type(mlp) is not type(quick) and quick.up_proj is mlp.up_proj
 
 
+def test_half_the_bytes_are_the_rounded_adapter(tmp_path):
+    whole = lora.adapter_weights(adapter(hybrid())[0])
+    lora.save_adapter(tmp_path / "half.safetensors", adapter(hybrid())[0], {"scale": 16.0}, half=True)
+    model, _, _ = lora.load_adapter(tmp_path / "half.safetensors", hybrid().model)
+    read = lora.adapter_weights(model)
+    assert read.keys() == whole.keys() and any(not np.array_equal(np.array(read[k]), np.array(whole[k])) for k in read)
+    for name, value in read.items():
+        assert value.dtype == mx.float32 and np.array_equal(np.array(value), np.array(whole[name].astype(mx.bfloat16).astype(mx.float32)))
+
+
 def test_a_shuffled_teacher_is_another_block_s_and_held_out_blocks_keep_their_own(clean):
     recipe = uno.Recipe(block=R + 1, blocks=5)
     own, other = (uno._blocks(hybrid(), clean, replace(recipe, shuffled=s), 3, TRAIN_NOISE, 4) for s in (False, True))

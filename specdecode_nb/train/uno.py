@@ -24,6 +24,7 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from ..ending import guarded, take_away
+from ..errors import BadInput
 from ..families import embed_and_head, tower
 from ..gdn import RecurrentCache, Tape
 from ..lora import DELTANET, PUBLISHED, adapter_weights, attach, load_adapter, save_adapter
@@ -34,6 +35,7 @@ from .columns import columns, head_rows, most_frequent
 from .fast import adopt_mlp
 from .loop import Loop
 
+HELD_OUT = 32  # windows that are judged and never trained on
 MODULES = {"published": PUBLISHED, "all": PUBLISHED + DELTANET}
 
 
@@ -266,10 +268,12 @@ def launch(target: Target, clean: CleanPass, recipe: Recipe, lowest: int = 16, s
                                allowed=lambda name: name.endswith(("lora_a", "lora_b")), frozen=target.digest, saturated=saturated)
 
 
-def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Recipe, lowest: int = 16, say=print, start: dict | None = None):
+def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Recipe, lowest: int = 16, say=print, start: dict | None = None,
+          checkpoint: Path | None = None):
     """Train an adapter; the target's weights are untouched by construction (compare its digest before and after).
 
-    ``start`` holds the tensors of an earlier adapter to go on from, with fresh moments.
+    ``start`` holds the tensors of an earlier adapter to go on from, with fresh moments. ``checkpoint`` is written every 100 steps,
+    and a run that finds it goes on from it.
 
     Returns:
         (adapted model, gate, log) with the loss every 10 steps and the teacher-forced agreement every 100.
@@ -278,18 +282,24 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
     clean, unseen = clean_pass(target, windows[chosen]), clean_pass(target, heldout)
     began, (adapted, gate, loop) = time.perf_counter(), launch(target, clean, recipe, lowest, start)
     loop.log["agreement"] = [[0, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)]]
+    if checkpoint and checkpoint.exists():
+        loop.resume(checkpoint)
     while loop.step < recipe.steps:
         loop.run(min(recipe.steps, loop.step + 100), say)
         loop.log["agreement"].append([loop.step, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)])
         say(loop.step, loop.log["agreement"][-1][1], flush=True)
+        if checkpoint:
+            loop.save(checkpoint)
     return adapted, gate, loop.log | {"seconds": round(time.perf_counter() - began, 1)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("corpus", type=Path)
+    parser.add_argument("corpus", type=Path, nargs="?", help="not needed where the windows of own text are there already")
     parser.add_argument("--target", default="tiny-hybrid")
+    parser.add_argument("--checkpoint", type=Path, help="written every 100 steps; a killed run goes on from it")
+    parser.add_argument("--half", action="store_true", help="keep the adapter in bfloat16, in half the bytes")
     parser.add_argument("--own-text", action=argparse.BooleanOptionalAction, default=Recipe.own_text)
     parser.add_argument("--start", type=Path, help="an adapter of the same rank and modules to go on from")
     parser.add_argument("--windows-file", type=Path, help="cache of the target's own windows")
@@ -306,23 +316,25 @@ def main() -> None:
     recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows,
                     blocks=o.blocks, seed=o.seed, shuffled=o.shuffled, negatives=o.negatives, frequent=o.frequent)
     take_away(o.out.parent)
-    target, tokens = load_target(o.target), np.load(o.corpus / "train.npy")
-    before = target.digest()
-    make = lambda: own_windows(target, tokens, o.text_windows + 32, o.prefix, o.window, o.seed)  # noqa: E731
+    target = load_target(o.target)
+    before, made = target.digest(), o.windows_file is not None and o.windows_file.exists()
+    if o.corpus is None and not (made and o.own_text):
+        raise BadInput("There is no text to train on; name the folder of a corpus, or a file of windows.")
+    tokens = np.load(o.corpus / "train.npy") if o.corpus else None
+    make = lambda: own_windows(target, tokens, o.text_windows + HELD_OUT, o.prefix, o.window, o.seed)  # noqa: E731
     own = cached(o.windows_file, make) if o.windows_file else make()
-    n = (len(tokens) - 1) // o.window
-    text = tokens[: n * o.window].reshape(n, o.window)
-    windows = own[32:] if recipe.own_text else text
+    windows = own[HELD_OUT:] if recipe.own_text else tokens[: (len(tokens) - 1) // o.window * o.window].reshape(-1, o.window)
     before_that = []
     if o.start:
         earlier, _, metadata = load_adapter(o.start, target.model)
         before_that = [*metadata.get("earlier_recipes", []), metadata["recipe"]]
-    adapted, gate, log = train(target, windows, own[:32], recipe, lowest=o.prefix, start=adapter_weights(earlier) if o.start else None)
+    adapted, gate, log = train(target, windows, own[:HELD_OUT], recipe, lowest=o.prefix, start=adapter_weights(earlier) if o.start else None,
+                               checkpoint=o.checkpoint)
     if target.digest() != before:
         raise RuntimeError("The target's digest changed during training; the adapter is void.")
     save_adapter(o.out, adapted, {"scale": 16.0, "recipe": asdict(recipe), "earlier_recipes": before_that, "target": target.name, "target_digest": before,
                                   "tokenizer_digest": target.tokenizer_digest(),
-                                  "parameters": sum(v.size for v in adapter_weights(adapted).values())})
+                                  "parameters": sum(v.size for v in adapter_weights(adapted).values())}, half=o.half)
     write_atomic(o.out.with_suffix(".json"), json.dumps({"recipe": asdict(recipe), "earlier_recipes": before_that, "target_digest": before, "log": log}, indent=1) + "\n")
 
 
