@@ -266,6 +266,12 @@ def cost_model(rows: Sequence[dict]) -> list[dict]:
     return out
 
 
+def slots_that_pay(curve: Sequence[float], committed: float, cycle_ms: float, slot_ms: float) -> list[dict]:
+    """Slot j pays if P(accepted >= j) exceeds the tokens that the same milliseconds bring anyway."""
+    needed = committed * slot_ms / cycle_ms
+    return [{"slot": j, "returns": p, "needed": needed, "pays": p > needed} for j, p in enumerate(curve, 1)]
+
+
 def line(x: Sequence[float], y: Sequence[float]) -> dict:
     """Least squares: intercept, slope, r2."""
     x, y = np.asarray(x, float), np.asarray(y, float)
