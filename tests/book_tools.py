@@ -22,6 +22,10 @@ HEADER = """# ---
 PARAMETERS = """# %% tags=["parameters"]
 target = "tiny-hybrid"   # whose measured rows to show
 rows = ""                # row file
+seeds = 5                # what else Act I declares
+lr = 0.006
+measure = False
+quick = False
 
 """
 SMALL = HEADER + '''# %% [markdown]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import synthetic
-from specdecode_nb import criteria
+from specdecode_nb import criteria, paths
 from specdecode_nb.book import acts, block, published
 from specdecode_nb.decoder import Session
 from specdecode_nb.dflash_files import write_dflash
@@ -133,8 +133,8 @@ def test_bad_input_is_refused_before_anything_is_measured(tmp_path, change, word
     assert not list(tmp_path.iterdir())
 
 
-def test_every_drafter_of_the_target_must_be_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(dflash.paths, "models", lambda: tmp_path)
+def test_the_drafter_must_be_there_and_the_others_may_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "models", lambda: tmp_path)
     monkeypatch.setattr(dflash, "load_drafters", LOAD)
     folder = tmp_path / "toy0"
 
@@ -146,9 +146,15 @@ def test_every_drafter_of_the_target_must_be_there(tmp_path, monkeypatch):
 
     assert "no dflash drafter for target 'toy0'" in refused()
     write_dflash(folder / "dflash", weights(), {})
-    assert "no mtp drafter" in refused()
+    with pytest.raises(BadInput, match="no mtp drafter"):
+        LOAD(TOY)
+    some = LOAD(TOY, optional=("mtp", "uno"))
+    assert set(some[0]) == set(some[1]) == {"dflash"}
+    arms = dflash.arms_of(TOY, some[0], PARAMS["blocks"], dict.fromkeys(range(17), 1.0))
+    assert not {"mtp3", "uno_k4"} & set(arms) and f"dflash_b{PARAMS['blocks'][0]}" in arms
     write_mtp(folder / "mtp.safetensors", drawn(MTPModel(TOY, 48)), {"depth": 2})
-    assert "no uno drafter" in refused()
+    with pytest.raises(BadInput, match="no uno drafter"):
+        LOAD(TOY)
     save_adapter(folder / "uno.safetensors", adapter(TOY)[0], {"scale": 16.0})
     found, digests = LOAD(TOY)
     assert set(found) == set(digests) and digests["mtp"] == sha256((folder / "mtp.safetensors").read_bytes())
