@@ -1,6 +1,6 @@
 """Train a DFlash drafter on the target's own continuations.
 
-    python -m specdecode_nb.train.dflash OUT WORK CORPUS [--target T] [--windows FILE.npy ...] [--layers 2 ...]
+    python -m specdecode_nb.train.dflash OUT WORK [CORPUS] [--target T] [--windows FILE.npy ...] [--layers 2 ...]
 
 OUT gets config.json, model.safetensors and training.json. Each step opens many blocks (a real anchor token and masks) in
 a few windows; a block sees the context strictly before its anchor and itself, as in decoding (peers 3.4).

@@ -1,6 +1,6 @@
 """Train an MTP drafter on the target's own continuations.
 
-    python -m specdecode_nb.train.mtp OUT WORK CORPUS [--windows FILE.npy ...] [--depth 3 ...]
+    python -m specdecode_nb.train.mtp OUT WORK [CORPUS] [--windows FILE.npy ...] [--depth 3 ...]
 
 OUT gets mtp.safetensors and training.json. Every row of a window starts a chain: the first link reads the target's hidden
 row, each further one the output of the link before it, and sees the keys that it would see in decoding.

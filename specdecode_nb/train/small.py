@@ -1,6 +1,6 @@
 """Train a small draft model, the kind that mlx-lm's speculative decoding takes, on a Llama target's own continuations.
 
-    python -m specdecode_nb.train.small OUT WORK CORPUS --target T --windows FILE.npy ... --prefix N [--layers 2 --mlp 768 ...]
+    python -m specdecode_nb.train.small OUT WORK [CORPUS] --target T --windows FILE.npy ... --prefix N [--layers 2 --mlp 768 ...]
 
 OUT gets small.safetensors and training.json. A window is one sequence; every row from the last of the prefix on learns the
 token that the target chose after it. CORPUS is read only where no windows are given.

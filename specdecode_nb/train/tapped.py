@@ -152,7 +152,7 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("out", type=Path)
     parser.add_argument("work", type=Path)
-    parser.add_argument("corpus", type=Path)
+    parser.add_argument("corpus", type=Path, nargs="?", help="not needed where windows are given")
     parser.add_argument("--target", default="tiny-hybrid")
     parser.add_argument("--windows", type=Path, nargs="*", help="cached windows of the target's own text after --prefix tokens; made if none are given")
     parser.add_argument("--text-windows", type=int, default=1056)
@@ -167,6 +167,8 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
         parser.add_argument("--" + f.name.replace("_", "-"), type=int if several else type(f.default), nargs="+" if several else None, default=f.default)
     o = parser.parse_args()
     chosen = recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in vars(o).items() if k in recipe.__dataclass_fields__})
+    if o.corpus is None and not o.windows:
+        raise BadInput("There is no text to train on; name the folder of a corpus, or files of windows.")
     o.work.mkdir(parents=True, exist_ok=True)
     o.out.mkdir(parents=True, exist_ok=True)
     take_away(o.out)
