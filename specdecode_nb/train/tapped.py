@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from ..ending import take_away
 from ..decoder import generate
+from ..errors import BadInput
 from ..families import width
 from ..lora import share
 from ..statistics import looped_fraction
