@@ -144,9 +144,9 @@ def test_a_registry_that_does_not_name_a_target_is_told_without_importing_it(ins
     assert doctor._registries() == []  # no registry
     install("dflash-mlx", registry="SPECS = (('Qwen3.5-4B',), 'a')\nDRAFT_REGISTRY: dict = {n: SPECS[1] for n in SPECS[0]}", broken="def (")
     (item, value, note), = doctor._registries()
-    assert (item, value) == ("trap: registry of dflash-mlx", "dflash-mlx 1.0") and "does not name tiny-hybrid" in note
+    assert (item, value) == ("trap: registry of dflash-mlx", "dflash-mlx 1.0") and "does not name smollm2-135m, tiny-hybrid" in note
 
 
 def test_a_registry_that_names_every_target_is_fine(install):
-    install("dflash-mlx", registry="DRAFT_REGISTRY = {'tiny-hybrid': 'a'}")
+    install("dflash-mlx", registry="DRAFT_REGISTRY = {'tiny-hybrid': 'a', 'smollm2-135m': 'b'}")
     assert doctor._registries() == []

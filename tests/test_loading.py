@@ -86,7 +86,7 @@ def test_the_digest_is_stable_and_sees_everything(made, target):
 
 
 @pytest.mark.parametrize("name, dtype, message", [
-    ("tiny-hybrit", None, "There is no target 'tiny-hybrit' .did you mean 'tiny-hybrid'.*; give an embedded name"),
+    ("tiny-hybrit", None, "There is no target 'tiny-hybrit' .did you mean 'tiny-hybrid'.*; give a name"),
     ("", None, "There is no target ''"), ("/nowhere/at/all", None, "There is no target"),
     ("tiny-hybrid", "float16", "There is no dtype 'float16'.*choose float32 or bfloat16")])
 def test_unknown_targets(name, dtype, message):

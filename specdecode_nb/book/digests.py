@@ -54,7 +54,7 @@ def measured_with(name: str, recorded: dict[str, str]) -> list[str]:
         except BadInput:  # the check of the rows tells that
             continue
         if path.parts[1] == "prompts":
-            used += [file] * ("prompts" in rows.config)
+            used += [file] * ("prompts" in rows.config and rows.config.get("suite", "suite") == path.stem)  # older rows do not name it
         elif rows.target == path.parent.name and path.stem not in TOLD:
             named = (rows.provenance.get("drafter") or {}).get("name") == path.stem or adapter in rows.config.values()
             used += [file] * (named or not drafter)
