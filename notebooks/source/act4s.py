@@ -708,13 +708,15 @@ if page.rows and real and real.target != page.rows.target:
     told_ = {o.criterion.id: o for o in beside.outcomes(real, None)}
     page.number("real_uno", told_["uno"].text, source=real.name)
     page.say(f"The rule fixed for the real model: {told_['uno'].criterion.statement}: **{told_['uno'].word}**, [[real_uno]].")
-    best_ = sweep.best(statistics.loop_free(real.of("decode")))
-    cost_ = {e["arm"]: e for e in statistics.cost_model(real.of("decode"))}[best_]
+    clean_ = statistics.loop_free(real.of("decode"))
+    best_ = sweep.best(clean_)
+    cost_ = {e["arm"]: e for e in statistics.cost_model(clean_)}[best_]
     page.number("real_k", sweep.width(best_), "d", source=real.name)
     page.number("real_tokens", cost_["tokens per cycle"], ".2f", "tokens per cycle", real.name)
     page.number("real_cycle", cost_["cycle steps"], ".2f", "plain steps", real.name)
     page.number("real_needed", float(told_["uno"].criterion.rule.threshold) * cost_["cycle steps"], ".2f", "tokens per cycle", real.name)
-    page.say("By the cost model K=[[real_k]] commits [[real_tokens]] tokens in a cycle of [[real_cycle]] plain steps; the threshold takes [[real_needed]] tokens at that price.")
+    page.say("By the cost model on the same loop-free prompts K=[[real_k]] commits [[real_tokens]] tokens in a cycle of [[real_cycle]] plain steps; the threshold takes [[real_needed]] tokens at that price: "
+             f"{'what is short is acceptance' if cost_['tokens per cycle'] < float(told_['uno'].criterion.rule.threshold) * cost_['cycle steps'] else 'acceptance is enough'}.")
 elif page.rows and not real:
     page.say("No rows of the real model have been measured here yet: `specdecode-nb run act4s -p measure=true -p target=smollm2-135m` makes them.")
 
