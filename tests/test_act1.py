@@ -60,7 +60,7 @@ def test_a_launch_is_a_function_of_its_seed(measured):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"RUNS": SHORT, "DRAWS": 2, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
             patch.setattr(act1, name, value)
-        again = act1.launch(hybrid(), "001", act1.Recipe(act1.FIRST_SEED, SHORT["001"].steps, PARAMS["lr"]))
+        again = act1.launch(hybrid(), "001", act1.Recipe(PARAMS["lr"], act1.WARMUP, SHORT["001"].steps, act1.FIRST_SEED))
     assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in measured.rows[0].items() if k != "seconds"}
 
 

@@ -34,7 +34,6 @@ rows = ""               # row file; empty: the committed one of the target
 # %%
 import re
 
-import pandas as pd
 
 from specdecode_nb import criteria
 from specdecode_nb.book import denoising, draw, start
@@ -340,20 +339,10 @@ page.check("the published counts are those of the adapter and of a conditioner o
 
 # %%
 rules = criteria.load("act1")
-page.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.rule)} for c in rules]), "rules", "Rules fixed before the rows; intervals are over seeds", sources=[rules])
+page.rules(rules, "rules", "Rules fixed before the rows; intervals are over seeds")
 
 # %%
 judged: dict = {}
-
-
-def told(*ids: str) -> None:
-    """Verdicts of criteria as a list, each with its number."""
-    lines = []
-    for o in (judged[i] for i in ids):
-        key = f"of_{o.criterion.id}".replace("-", "_").lower()
-        page.number(key, o.text, source=page.rows.name)
-        lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
-    page.say("\n".join(lines))
 
 
 if page.measured():
@@ -376,7 +365,7 @@ if page.rows:
     draw.lines({names[name]: denoising.curve(group, "lift") for name, group in by_run.items()}, "training step", "lift over a copier (pp)", reference=0.0, ax=right)
     page.figure(figure, "measured-curves", "Accuracy where the token was changed, and lift over the copy baseline, by training step: means over seeds, bands from the lowest to the highest seed",
                 "Two panels of four lines over training steps, one a run: accuracy on changed positions on the left, lift over copying on the right, with a dashed line at zero lift.", sources=[page.rows])
-    told("A1-001", "A1-002", "A1-003", "A1-004", "echo", "echo-002", "steps", "capacity")
+    page.told(judged, "A1-001", "A1-002", "A1-003", "A1-004", "echo", "echo-002", "steps", "capacity")
 
 # %%
 if page.rows:
@@ -389,7 +378,7 @@ if page.rows:
                            "noise level t", "accuracy (%)", ylim=(-4, 104)), "measured-sweep",
                 "Accuracy on the learned batch by noise level, run 003 and the target itself; the echo line is the share of positions left unchanged",
                 "Four lines over the noise level: the trained run's identity accuracy, the echo, the target's next-token accuracy and its identity accuracy.", sources=[page.rows])
-    told("recall", "unseen")
+    page.told(judged, "recall", "unseen")
 
 # %% [markdown]
 # ### The adapter left on
@@ -404,7 +393,7 @@ if page.rows:
     page.figure(draw.bars(list(names.values()), {"ratio": table["AR perplexity"].tolist()}, "perplexity, on / off", reference=1.0, fmt=".2f", ax=ax), "measured-perplexity",
                 "Perplexity of held-out text with the adapter left on over that with it off, means over seeds; the dashed line is no change",
                 "Four bars, one a run, of the ratio of perplexities, beside a dashed line at one.", sources=[page.rows])
-    told("A1-AR-off", "A1-AR-on")
+    page.told(judged, "A1-AR-off", "A1-AR-on")
 
 # %%
 if page.rows:

@@ -460,7 +460,7 @@ page.say("Windows are soon enough; launches decide. Three of them see three poin
 
 # %%
 rules = criteria.load("act2")
-page.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.rule)} for c in rules]), "rules", "Hypotheses of the re-run and the rule of each", sources=[rules])
+page.rules(rules, "rules", "Hypotheses of the re-run and the rule of each")
 here = page.measured()
 found = {o.criterion.id: o for o in reverse.outcomes(page.rows)} if here else {}
 if here:
@@ -474,11 +474,6 @@ if here:
         page.say("**This is a reduced run**, shorter than the protocol asks for.")
 
 
-def told(*ids: str) -> None:
-    """Hypotheses with their verdicts, one a line."""
-    page.say("\n".join(f"- **{found[i].word}**: {found[i].criterion.statement} ({found[i].text}; rule: {found[i].criterion.rule})." for i in ids))
-
-
 # %% [markdown]
 # ### Before any training
 
@@ -490,7 +485,7 @@ if here:
     page.figure(draw.lines({name: tuple(zip(*curve)) for name, curve in curves.items()}, "gate g (1 is causal)", "denoising loss, untrained, t = 0.5 (nats)"), "measured-gate-sweep",
                 "Denoising loss without training by fusion gate (lower is better), mean over the held-out windows",
                 "Three lines over the gate that meet at one: the aligned and the shuffled second output and the forward output scaled alone.", sources=[page.rows])
-    told("II-1", "II-11")
+    page.told(found, "II-1", "II-11")
 
 # %% [markdown]
 # ### Does it learn?
@@ -504,7 +499,7 @@ if here:
     page.figure(draw.lines({name: (g["t"].tolist(), g["accuracy"].tolist()) for name, g in arms.items()}, "noise level t", "accuracy on changed rows (%)"), "measured-accuracy",
                 "Held-out accuracy on changed rows by arm and noise level, mean over launches; the table has the scatter between launches",
                 "One line for each arm over the three noise levels, marked at each of them.", sources=[page.rows])
-    told("II-2")
+    page.told(found, "II-2")
 
 # %%
 if here:
@@ -525,7 +520,7 @@ if here:
         page.figure(draw.forest([{"label": r["comparison"], "value": r["difference"], "low": None if pd.isna(r["low"]) else r["low"], "high": r["high"], "n": r["seeds"]} for r in table.to_dict("records")],
                                 f"difference in {what} (pp)"), f"measured-margins-{id}", f"The differences in {what} with their 95 % intervals; n counts launches",
                     f"One estimate a comparison of arms, beside a line at no difference, of {what}.", sources=[page.rows])
-    told("II-3", "II-4", "II-5", "II-6", "II-7", "II-10", "II-12", *(["II-15"] if "C_fixed" in page.rows.config["arms"] else []))
+    page.told(found, "II-3", "II-4", "II-5", "II-6", "II-7", "II-10", "II-12", *(["II-15"] if "C_fixed" in page.rows.config["arms"] else []))
 
 # %% [markdown]
 # ### Where a free gate goes
@@ -536,7 +531,7 @@ if here:
     page.figure(draw.lines({name: tuple(t[c].tolist() for c in ("step", "mean", "least", "greatest")) for name, t in tracks.items() if len(t)}, "training step", "gate g (1 is causal)", reference=limit), "measured-gates",
                 "Learned scalar gate over training: mean over layers and launches, with the least and greatest of them as a band; the dashed line is the published limit",
                 "A line with a band for each arm with a learned gate, over training steps, and a dashed line at 0.9.", sources=[page.rows])
-    told("II-8", "II-9", *(["II-14"] if "E_half" in page.rows.config["arms"] else []))
+    page.told(found, "II-8", "II-9", *(["II-14"] if "E_half" in page.rows.config["arms"] else []))
 
 # %% [markdown]
 # ### What the second pass costs
@@ -545,7 +540,7 @@ if here:
 if here:
     price = reverse.prices(page.rows)
     page.show(price, "measured-cost", "Training time of a step by arm, median over launches, and over the causal arm of the same seed", {"ms per step": ".0f", "x causal": ".2f", "trained": ",d"}, sources=[page.rows])
-    told("II-13")
+    page.told(found, "II-13")
 
 # %% [markdown]
 # ### Negative results

@@ -38,7 +38,6 @@ rows = ""               # row file; empty: the committed one of the target
 import math
 import re
 
-import pandas as pd
 
 from specdecode_nb import criteria
 from specdecode_nb.book import denoising, draw, published, start
@@ -307,20 +306,10 @@ page.verdict()
 
 # %%
 rules = criteria.load("act3")
-page.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.rule)} for c in rules]), "rules", "Rules fixed before the rows; 1 to 7 are the published ones, thresholds unchanged", sources=[rules])
+page.rules(rules, "rules", "Rules fixed before the rows; 1 to 7 are the published ones, thresholds unchanged")
 
 # %%
 judged: dict = {}
-
-
-def told(*ids: str) -> None:
-    """Verdicts of criteria as a list, each with its number."""
-    lines = []
-    for o in (judged[i] for i in ids):
-        key = f"of_{o.criterion.id}".replace("-", "_").lower()
-        page.number(key, o.text, source=page.rows.name)
-        lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
-    page.say("\n".join(lines))
 
 
 if page.measured():
@@ -333,7 +322,7 @@ if page.measured():
     page.say("\n".join(f"- Launch {r['arm']} at seed {r['seed']} ended early and is not judged: {r['stopped']}" for r in stopped) or "No launch ended early.")
     page.show(denoising.heldout_table(whole_runs), "measured-heldout", "Held-out result at the end, without a conditioner, by noise level",
               {"t": ".2f", "masked accuracy": ".1f", "canvas L1": ".3f", "cross entropy": ".3f", "visible preserved": ".1f", "visible, next token": ".1f"}, sources=[page.rows])
-    told("1", "2", "3", "4", "5", "6", "7", "next-token")
+    page.told(judged, "1", "2", "3", "4", "5", "6", "7", "next-token")
 
 # %%
 if page.rows:
@@ -378,7 +367,7 @@ if page.rows:
     draw.lines(accuracy, "training step", "masked accuracy at t = 0.10 (%)", ylim=(-0.03 * most, 1.5 * most + 1), ax=right)  # room for the legend
     page.figure(figure, "measured-bias", "Canvas L1 and masked accuracy over training for three sizes of the timestep bias; the dashed line is the published stop rule",
                 "Two panels of three lines over training steps, one a size of the bias: canvas L1 with a dashed line at one tenth, and masked accuracy.", sources=[page.rows])
-    told("free-bias", "stop-canvas", "small-bias", "bias-l1", "bias-accuracy")
+    page.told(judged, "free-bias", "stop-canvas", "small-bias", "bias-l1", "bias-accuracy")
 
 # %% [markdown]
 # ### From a full mask
@@ -394,7 +383,7 @@ if page.rows:
     page.figure(draw.scatter({name: ([nats], [distinct]) for name, nats, distinct in zip(fills["canvas"], fills["nats a token"], fills["distinct"])}, "nats a token under the target", "distinct tokens / all"), "measured-fills",
                 "Every kind of canvas by what the target says of it and by how much it repeats",
                 "One mark for each of six kinds of text: the horizontal place is the target's nats a token, the vertical one the share of distinct tokens.", sources=[page.rows])
-    told("from-nothing", "sampler-nats", "sampler-own", "sampler-distinct", "infill", "forwards")
+    page.told(judged, "from-nothing", "sampler-nats", "sampler-own", "sampler-distinct", "infill", "forwards")
 
 # %% [markdown]
 # ### Every hypothesis

@@ -54,7 +54,7 @@ page.opening()
 
 # %%
 rules = criteria.load("act5")
-page.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.rule)} for c in rules]), "criteria", "Hypotheses of this Act and the rule of each", sources=[rules])
+page.rules(rules, "criteria", "Hypotheses of this Act and the rule of each")
 
 # %% [markdown]
 # ## Method
@@ -106,12 +106,6 @@ if here:
         page.say("**This is a reduced run**, shorter than the protocol asks for.")
 
 
-def told(*ids: str) -> None:
-    """Hypotheses with their verdicts, one a line."""
-    lines = [f"- **{found[i].word}**: {found[i].criterion.statement} ({found[i].text}; rule: {found[i].criterion.rule})." for i in ids]
-    page.say("\n".join(lines))
-
-
 # %% [markdown]
 # ### Bits on the reference BLAS
 
@@ -129,7 +123,7 @@ if here:
     page.number("compared_states", identity.total(bare, "states"), ",d", "numbers", page.rows.name)
     page.number("identity_rate", identity.total(bare, "tokens") / spent, ".0f", "tokens/s", page.rows.name)
     page.say("[[compared]] tokens of drafted decoding were compared, [[accepted]] of them accepted drafts, and [[compared_states]] numbers in caches, at [[identity_rate]] tokens a second.")
-    told("V-1", "V-2", "V-3")
+    page.told(found, "V-1", "V-2", "V-3")
 
 # %% [markdown]
 # ### How much a width changes the logits elsewhere
@@ -147,7 +141,7 @@ if here:
         page.number("quiet", " and ".join(quiet), "", "", page.rows.name)
         page.say("In [[quiet]] no logit changed with the width: these products are as width-invariant on this machine as the reference BLAS, so the audit below allows no flip at all there. The published setting, a GPU with other "
                  "bfloat16 kernels by width, is not reproduced by it; what a mode that needs no such kernels is worth can be judged in the other type.")
-    told("V-4")
+    page.told(found, "V-4")
 
 # %%
 if here:
@@ -171,7 +165,7 @@ if here:
             page.number(f"{name}_{dtype}", int(mine[column].sum()), ",d", "positions", page.rows.name)
     page.say("In float32 [[positions_float32]] positions hold [[ties_float32]] exact ties and [[flips_float32]] flips, [[unexplained_float32]] of them beyond the noise. In bfloat16 [[positions_bfloat16]] positions hold "
              "[[ties_bfloat16]] exact ties and [[flips_bfloat16]] flips, [[unexplained_bfloat16]] of them beyond it.")
-    told("V-5", "V-6", "V-7", "V-8", "V-9")
+    page.told(found, "V-5", "V-6", "V-7", "V-8", "V-9")
 
 # %% [markdown]
 # ### Does the first difference move with the width?
@@ -184,7 +178,7 @@ if here:
             page.show(table, f"depth-{dtype}", f"First token that is not plain decoding's, by block width ({dtype}); prompts where some width differs, empty where one does not", sources=[page.rows])
         else:
             page.say(f"In {dtype} no drafted text differs from plain decoding at any width.")
-    told("V-10")
+    page.told(found, "V-10")
 
 # %% [markdown]
 # ### Exact decoding: identical everywhere
@@ -197,7 +191,7 @@ if here:
     page.number("exact_tokens", identity.total(grid, "tokens"), ",d", "tokens", page.rows.name)
     page.say("[[exact_tokens]] tokens in all. In the timed rows below too, every exact arm has the tokens of plain exact decoding.")
     page.check("every exact arm of the timed rows has the tokens of plain exact decoding", identity.exact_agrees(rest.section(page.rows, "price")))
-    told("V-11", "V-12")
+    page.told(found, "V-11", "V-12")
 
 # %% [markdown]
 # ### How often the exact text is not the ordinary one
@@ -206,7 +200,7 @@ if here:
 if here:
     table = identity.texts(page.rows)
     page.show(table, "texts", "Plain decoding on the grid against ordinary plain decoding: texts that differ, and the tokens before they do", {"tokens": ",d", "before the first difference": ",d"}, sources=[page.rows])
-    told("V-13", "V-14")
+    page.told(found, "V-13", "V-14")
     page.say("Where they differ neither is wrong: both are the target's own best tokens, computed by kernels that round differently.")
 
 # %% [markdown]
@@ -223,7 +217,7 @@ if here:
         entries.append({"label": palette.label(arm), "value": value, "low": low, "high": high, "n": rest.count_prompts(timed)})
     page.figure(draw.forest(entries, "speed (× plain decoding)", reference=1, fmt=".2f"), "price", "Speed over plain decoding, ratio of medians with its 95 % interval over prompts where there are enough of them",
                 "One row for each arm with its speed over plain decoding beside a line at one, the exact arms below their ordinary ones.", sources=[page.rows])
-    told("V-15", "V-16", "V-17")
+    page.told(found, "V-15", "V-16", "V-17")
 
 # %% [markdown]
 # ## The museum of faults

@@ -31,7 +31,6 @@ rows = ""               # row file; empty: the committed one of the target
 
 # %%
 import numpy as np
-import pandas as pd
 
 from specdecode_nb import criteria, fit, statistics
 from specdecode_nb.book import draw, palette, sampled, start
@@ -102,7 +101,7 @@ page.say("With $p = (0.9, 0.1)$ and $q = (0.6, 0.4)$ rejection accepts [[example
 
 # %%
 rules = criteria.load("act6")
-page.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.rule)} for c in rules]), "criteria", "Criteria fixed before the rows", sources=[rules])
+page.rules(rules, "criteria", "Criteria fixed before the rows")
 
 # %% [markdown]
 # ## Results
@@ -115,16 +114,6 @@ page.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.ru
 
 # %%
 judged: dict = {}
-
-
-def told(*ids: str) -> None:
-    """Verdicts of criteria as a list, each with its number."""
-    lines = []
-    for o in (judged[i] for i in ids):
-        key = f"of_{o.criterion.id}".replace("-", "_")
-        page.number(key, o.text, source=page.rows.name)
-        lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
-    page.say("\n".join(lines))
 
 
 if page.measured():
@@ -143,7 +132,7 @@ if page.rows:
                  "acceptance by the closed form", "acceptance counted", diagonal=True, ax=right)
     page.figure(figure, "chains", "Left, how far the pairs of each case are from the table, in standard deviations, beside the threshold. Right, acceptance counted against its closed form",
                 "Two panels: one mark a case beside a dashed line at the threshold; points of sound cases and of the control beside the diagonal.", sources=[page.rows])
-    told("fit", "control", "closed-form")
+    page.told(judged, "fit", "control", "closed-form")
 
 # %% [markdown]
 # ### The same tokens for a seed
@@ -157,7 +146,7 @@ if page.rows:
     page.number("n_prompts", len(config["prompts"]), "d", "prompts", page.rows.name)
     page.number("n_tokens", config["tokens"], "d", "tokens", page.rows.name)
     page.say("[[n_prompts]] prompts, [[n_tokens]] new tokens each, one seed; all arms interleaved on each prompt." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
-    told("identity-greedy", "identity-gumbel", "identity-match", "identity-filtered")
+    page.told(judged, "identity-greedy", "identity-gumbel", "identity-match", "identity-filtered")
 
 # %% [markdown]
 # ### What each rule accepts
@@ -175,7 +164,7 @@ if page.rows:
 
 # %%
 if page.rows:
-    told(*(f"{which}-{d}" for d in sampled.DRAFTERS for which in ("rejection-match", "gumbel-match", "gumbel-cost", "heat")))
+    page.told(judged, *(f"{which}-{d}" for d in sampled.DRAFTERS for which in ("rejection-match", "gumbel-match", "gumbel-cost", "heat")))
 
 # %% [markdown]
 # ### What it is worth
@@ -194,7 +183,7 @@ if page.rows:
                               "low": r["low"], "high": r["high"]} for r in drafting.replace({np.nan: None}).to_dict("records")], "speed (× faster plain arm)", reference=1.0, fmt=".2f"), "speed",
                 "Speed of every drafted arm over plain decoding of its section, with 95 % intervals over prompts",
                 "One line for each drafted arm with a mark and its interval beside a dashed line at one: greedy first, then two temperatures, then filters and penalties.", sources=[page.rows])
-    told(*(f"{which}-{d}" for d in sampled.DRAFTERS for which in ("speed-warm", "speed", "rejection-speed")), "noise-price", "penalty-price")
+    page.told(judged, *(f"{which}-{d}" for d in sampled.DRAFTERS for which in ("speed-warm", "speed", "rejection-speed")), "noise-price", "penalty-price")
 
 # %%
 if page.rows:
@@ -222,7 +211,7 @@ if page.rows:
     failed = [o for o in judged.values() if o.word == criteria.FAILS]
     page.say("Of these hypotheses [[rules_hold]] hold, [[rules_fail]] do not, and [[rules_open]] cannot be decided from these rows." + ("" if failed else " None was refuted."))
     if failed:
-        told(*(o.criterion.id for o in failed if f"of_{o.criterion.id}".replace("-", "_") not in page.numbers.items))
+        page.told(judged, *(o.criterion.id for o in failed if f"of_{o.criterion.id}".replace("-", "_") not in page.numbers.items))
 
 # %% [markdown]
 # ## Threats to validity

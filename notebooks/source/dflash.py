@@ -533,12 +533,7 @@ page.note("The strategic position")
 # %%
 def told(file, *ids: str) -> None:
     """Verdicts of criteria as a list, each with its number; ``file``: the rows that they were judged on."""
-    lines = []
-    for o in (judged[file.act][i] for i in ids):
-        key = f"{file.act}_{o.criterion.id}".replace("-", "_")
-        page.number(key, o.text, source=file.name)
-        lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
-    page.say("\n".join(lines))
+    page.told(judged[file.act], *ids, file=file, prefix=file.act)
 
 
 def among(names) -> str:

@@ -17,6 +17,7 @@ import pandas as pd
 from IPython.display import display
 
 from .. import condition, paths
+from ..criteria import Criteria, Outcome
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
 from . import acts, figures, palette, tables
@@ -329,6 +330,19 @@ class Page:
                else "no command of this version makes them")
         self._markdown(f"**No rows of this {'part' if part else 'Act'} have been measured here yet** on {target}: {how}.")
         return False
+
+    def rules(self, rules: Criteria, id: str, caption: str) -> None:
+        """The criteria that were fixed before the rows, each with its rule."""
+        self.show(pd.DataFrame([{"id": c.id, "hypothesis": c.statement, "rule": str(c.rule)} for c in rules]), id, caption, sources=[rules])
+
+    def told(self, judged: Mapping[str, Outcome], *ids: str, file: RowFile | None = None, prefix: str = "of") -> None:
+        """Verdicts of criteria as a list, each with its number, recorded as ``<prefix>_<id>``; ``file``: the rows that they were judged on."""
+        lines = []
+        for o in (judged[i] for i in ids):
+            key = f"{prefix}_{o.criterion.id}".replace("-", "_").lower()
+            self.number(key, o.text, source=(file or self.rows).name)
+            lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
+        self.say("\n".join(lines))
 
     def provenance(self) -> None:
         """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""

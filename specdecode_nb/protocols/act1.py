@@ -18,13 +18,14 @@ from ..lora import PUBLISHED
 from ..streams import TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx, nn
 from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, ordinary_nats, replaced, tally, trains, unmask, windows
-from ..train.loop import Loop
+from ..train.loop import Loop, Recipe
 from .common import journal_of, keeper
 
 ACT = "act1"
 PREFIX, CANVAS, EXAMPLES = 16, 32, 2  # rows and texts of the batch, as published
 HIGHEST = 0.5  # noise level in training
 FIRST_SEED = 1234
+WARMUP = 10  # steps
 LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
 EVERY, DRAWS = 10, 8  # steps between counts; noisy copies of the batch that are counted
 FORWARDS = 8  # of the sampler
@@ -49,17 +50,6 @@ class Run:
 
 MODULES = {"attention": ATTENTION, "attention + MLP": PUBLISHED}
 RUNS = {"001": Run("attention", 16, 60), "002": Run("attention", 16, 60, True, 0.1), "003": Run("attention + MLP", 32, 150), "004": Run("attention", 16, 150)}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What the training loop asks for."""
-
-    seed: int
-    steps: int
-    lr: float
-    warmup: int = 10
-    schedule: str = "flat"
 
 
 def examples(target: Target, seed: int, held_out: bool):
@@ -160,11 +150,11 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     target = load_target(params["target"], "float32")
     seeds = [FIRST_SEED + i for i in range(params["seeds"])]
-    config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"], "seeds": seeds, "lr": params["lr"], "warmup": Recipe.warmup,
+    config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"], "seeds": seeds, "lr": params["lr"], "warmup": WARMUP,
               "runs": {name: asdict(run) for name, run in RUNS.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES,
               "highest": HIGHEST, "levels": list(LEVELS), "draws": DRAWS, "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
         keep, done = keeper(rows, len(seeds) * len(RUNS), progress), {(r["run"], r["seed"]) for r in rows}
         for seed in seeds:
-            keep(launch(target, name, Recipe(seed, run.steps, params["lr"])) for name, run in RUNS.items() if (name, seed) not in done)
+            keep(launch(target, name, Recipe(params["lr"], WARMUP, run.steps, seed)) for name, run in RUNS.items() if (name, seed) not in done)
     return journal.with_suffix(".json")

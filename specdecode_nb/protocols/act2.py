@@ -20,6 +20,7 @@ from .. import criteria
 from ..lora import DELTANET, PUBLISHED
 from ..streams import DATA_SAMPLING, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx, nn
+from ..train import denoise
 from ..train.bidirectional import BidirectionalDeltaNet, Canvas, Mixing, gates, install
 from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, replaced, windows
 from ..train.loop import Loop
@@ -42,17 +43,9 @@ EXTRA = {"C_fixed": Mixing("constant", 0.95, "shuffled"), "E_half": Mixing("scal
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What decides a launch, besides its arm, the target and the text. Rank, scale 32 / 16, warm-up and batch as published."""
+class Recipe(denoise.Recipe):
+    """``adapter``: what it is put on, "attention" as published or "all"."""
 
-    seed: int
-    steps: int
-    batch: int = 4
-    lr: float = 1e-3
-    warmup: int = 20
-    schedule: str = "flat"
-    rank: int = 16
-    scale: float = 2.0
     adapter: str = "all"
 
 

@@ -8,7 +8,6 @@ launch goes on from its last checkpoint, beside the journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from ..statistics import distinct_ratio, looped_fraction
 from ..streams import SAMPLE_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx
 from ..train.denoise import EVAL_CANVAS, RECURRENT, SCRAMBLE, Denoiser, both_losses, masks, ordinary_nats, scrambled, trains, unmask, windows
-from ..train.loop import Loop
+from ..train.loop import Loop, Recipe
 from .common import journal_of, keeper
 
 ACT, FIRST_SEED, EVAL_SEED = "act3", 20260825, 777
@@ -34,17 +33,6 @@ ARMS: dict[str, dict] = {"none": {"timestep": False}, "free": {}, "x1": {"size":
 FILLS = ((0.0, 8), (0.0, 64), (0.5, 8))  # share of the canvas that is given, forwards
 SHARES = (0.1, 0.5)  # of a launch, after which its health is taken, besides its start and end
 SAVE_EVERY, FORWARD, APART = 100, 8, 9  # steps between checkpoints; windows of one forward without gradient; distance of the held-out ones
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What decides a launch, besides its arm, the target and the text."""
-
-    seed: int
-    steps: int
-    lr: float
-    warmup: int = 20
-    schedule: str = "flat"
 
 
 def mask_id(target: Target) -> int:
@@ -219,7 +207,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                 have = {(r["kind"], r.get("arm"), r["seed"], r.get("window"), r.get("given"), r.get("forwards")) for r in rows}
                 if ("masked_launch", arm, seed, None, None, None) in have:
                     continue
-                recipe = Recipe(seed, params["steps"] if arm == "none" else params["bias_steps"], params["lr"])
+                recipe = Recipe(params["lr"], steps=params["steps"] if arm == "none" else params["bias_steps"], seed=seed)
                 row, model = launch(target, arm, recipe, text, held_out, checkpoint(arm, seed))
                 if arm == "none":  # before the launch row, so that a launch whose row is there is whole
                     keep(r for r in sampled_rows(target, model, seed, some) if ("canvas", None, seed, r["window"], r["given"], r["forwards"]) not in have)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..backend import mx, nn  # isort: skip
 
@@ -51,6 +52,20 @@ def replaced(ids, t, vocab: int, key):
     which, what = mx.random.split(key)
     noise = mx.random.randint(0, vocab, ids.shape, key=what).astype(ids.dtype)
     return mx.where(mx.random.uniform(shape=ids.shape, key=which) < t[:, None], noise, ids)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides a launch, besides its arm, the target and the text. Rank, scale 32 / 16, warm-up and batch as published for Act II."""
+
+    seed: int
+    steps: int
+    batch: int = 4
+    lr: float = 1e-3
+    warmup: int = 20
+    schedule: str = "flat"
+    rank: int = 16
+    scale: float = 2.0
 
 
 def masks(t, canvas: int, key):

@@ -6,7 +6,6 @@ there. In drafting (Act IV-U) such states could not be used, since they are a fu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ..backend import mx, nn  # isort: skip
@@ -20,7 +19,7 @@ from ..targets import Target
 from . import alphabet as symbols
 from .alphabet import Alphabet, SideTable
 from .bidirectional import Canvas, Mixing, install
-from .denoise import Denoiser
+from .denoise import Denoiser, Recipe
 from .loop import Loop
 
 PREFIX, CANVAS = 16, 32  # rows, as in Act II
@@ -28,20 +27,6 @@ LEVELS = (0.5, 0.75, 1.0)
 GATE = 0.5  # of every arm with a second pass, the control too, as in the published notes
 ARMS = {"causal": Mixing(), "aligned": Mixing("constant", GATE), "shuffled": Mixing("constant", GATE, "shuffled")}
 BATCH = 32  # windows of one forward without gradient
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What decides a launch besides condition, arm, target, text and alphabet. Rank, scale and warm-up as in Act II."""
-
-    seed: int
-    steps: int
-    batch: int = 8
-    lr: float = 1e-3
-    warmup: int = 20
-    schedule: str = "flat"
-    rank: int = 16
-    scale: float = 2.0
 
 
 def allowed(name: str) -> bool:
