@@ -452,10 +452,18 @@ def committed(act):
     return RowFile(**{k: v for k, v in json.loads(path.read_text()).items() if k != "schema"}, name=path.name, digest="")
 
 
-@pytest.mark.parametrize("act", [act for act in needs.NEEDS if (MEASURED / f"{act}.json").is_file()])  # an Act may wait for its rows
+WAITING = {"act1", "act2", "act3", "act4n", "act4u", "act4u3", "act4u4", "act4u5", "rprm1", "dflash_peers"}  # Acts whose rows have not been measured yet
+
+
+@pytest.mark.parametrize("act", [act for act in needs.NEEDS if act not in WAITING])
 def test_committed_rows_have_what_their_page_needs(act):
     file = committed(act)
     assert needs.check(file) is file
+
+
+@pytest.mark.parametrize("act", sorted(WAITING))
+def test_an_act_that_waits_for_its_rows_has_none(act):
+    assert act in needs.NEEDS and not (MEASURED / f"{act}.json").exists(), "take it off the list"
 
 
 AR_AND_K4 = ("decode", lambda r: r["arm"] in ("ar", "uno_k4"))
