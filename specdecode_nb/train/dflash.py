@@ -18,7 +18,7 @@ import numpy as np
 from ..ending import guarded
 from ..dflash import BlockAttention, DFlashConfig, DFlashDrafter, DFlashModel
 from ..dflash_files import write_dflash
-from ..families import text_of
+from ..families import text_of, tower
 from ..streams import DATA_SAMPLING, stream_seed
 from ..targets import Target, share
 from ..taps import embed_and_head
@@ -37,7 +37,9 @@ class Recipe(tapped.Recipe):
     ``mask`` is an id that never occurs in text: 1 is <|pad|> of tiny-hybrid. With ``negatives`` a step scores its labels against the
     ``frequent`` ids of the windows and so many uniform ones in the place of the whole vocabulary (:mod:`.columns`). With ``even`` the
     inputs of ``fc`` are brought to one size while training and its weights put back in the file: the stream of a deep model grows tenfold
-    from the first tap to the last and has offsets of a few inputs far above all others.
+    from the first tap to the last and has offsets of a few inputs far above all others. ``soft`` is the share of the loss that goes to the
+    target's whole distribution at each position (over the scored ids) in the place of its token: few windows then say more, and are learnt by
+    heart later. The rows of the target's last layer are kept beside the taps for it.
     """
 
     taps: tuple[int, ...] = (0, 2, 3)
@@ -52,10 +54,17 @@ class Recipe(tapped.Recipe):
     negatives: int = 0
     frequent: int = 4096
     even: bool = False
+    soft: float = 0.0
+    weight_decay: float = 0.0
     lr: float = 2e-3
     windows_a_step: int = 8
     steps: int = 10000
     probe_every: int = 500
+
+    def read(self, target: Target) -> tuple[int, ...]:
+        """The layers whose rows training needs: the taps, and the last one where its distribution is a label."""
+        last = len(target.model.layers) - 1
+        return tuple(self.taps) + ((last,) if self.soft and last not in self.taps else ())
 
     def config(self, target: Target) -> DFlashConfig:
         text = text_of(target.model).args
@@ -116,12 +125,22 @@ def block_labels(ids: np.ndarray, anchors: np.ndarray, block: int) -> np.ndarray
     return np.take_along_axis(ids, at.reshape(len(ids), -1), axis=1).reshape(-1, block - 1)
 
 
-def block_loss(model: DFlashModel, target: Target, taps, ids, anchors, block: int, labels, chosen=None):
+def teacher(target: Target, last, anchors, block: int, chosen=None):
+    """The target's own distribution [W * A, block - 1, vocab or V'] over the token of each row of the blocks at ``anchors`` [W, A],
+    from what its last layer put out, ``last`` [W, C, hidden]."""
+    at = (anchors[:, :, None] + mx.arange(block - 1)).reshape(len(last), -1, 1)
+    hidden = tower(target.model).norm(mx.take_along_axis(last, at, axis=1)).reshape(-1, block - 1, last.shape[-1])
+    return mx.softmax(embed_and_head(target)[1](hidden) if chosen is None else hidden @ head_rows(target, chosen).T, axis=-1)
+
+
+def block_loss(model: DFlashModel, target: Target, taps, ids, anchors, block: int, labels, chosen=None, last=None, soft: float = 0.0):
     """Cross-entropy of row k against the token at its own position, weighted exp(-(k - 1) / gamma) and averaged, in nats.
-    ``labels`` are ids, or positions in ``chosen`` where it is given."""
+    ``labels`` are ids, or positions in ``chosen`` where it is given; the share ``soft`` of it is against :func:`teacher`."""
     logits = block_logits(model, target, taps, ids, anchors, block, chosen)
-    weight = mx.exp(-mx.arange(block - 1) / gamma(block))
-    return (nn.losses.cross_entropy(logits, labels) * weight).sum() / (weight.sum() * len(labels))
+    weight, losses = mx.exp(-mx.arange(block - 1) / gamma(block)), nn.losses.cross_entropy(logits, labels)
+    if soft:
+        losses = (1 - soft) * losses + soft * nn.losses.cross_entropy(logits, teacher(target, last, anchors, block, chosen))
+    return (losses * weight).sum() / (weight.sum() * len(labels))
 
 
 class Training(tapped.Training):
@@ -132,7 +151,8 @@ class Training(tapped.Training):
         return DFlashModel(self.recipe.config(self.target))
 
     def batch(self, step: int, rows: np.ndarray, windows: np.ndarray, prefix: int) -> tuple:
-        """Taps, ids, anchors, block size, labels and the scored ids (None: all). Anchor and labels are the target's own."""
+        """Taps, ids, anchors, block size, labels, the scored ids (None: all), rows of the last layer (None: no soft labels) and their share.
+        Anchor and labels are the target's own."""
         r = self.recipe
         rng = np.random.default_rng(stream_seed(r.seed, DATA_SAMPLING, step))
         block, width = r.blocks[step % len(r.blocks)], windows.shape[1]
@@ -147,12 +167,17 @@ class Training(tapped.Training):
             if self._frequent is None:
                 self._frequent = most_frequent(windows[:, prefix:], r.frequent)
             scored, labels = (mx.array(a) for a in columns(labels, self._frequent, self.target.vocab_size, r.negatives, rng))
-        taps = mx.array(rows[chosen][:, part]).astype(mx.float32)
+        read = mx.array(rows[chosen][:, part]).astype(mx.float32)
+        one = read.shape[-1] // len(r.read(self.target))
+        across, taps, last = one * len(r.taps), read[..., : one * len(r.taps)], None
+        if r.soft:
+            at = one * r.read(self.target).index(len(self.target.model.layers) - 1)
+            last = read[..., at : at + one]
         if r.even:
             if self._sizes is None:
-                self._sizes = sizes(rows[np.arange(min(SAMPLE, len(windows)))][:, prefix:])
+                self._sizes = sizes(rows[np.arange(min(SAMPLE, len(windows)))][:, prefix:, :across])
             taps = taps / self._sizes
-        return taps, mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored
+        return taps, mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored, last, r.soft
 
     def loss(self, model: DFlashModel, *batch) -> mx.array:
         return block_loss(model, self.target, *batch)

@@ -52,6 +52,10 @@ class Recipe:
     patience: int = 10
     seed: int = 20261201
 
+    def read(self, target: Target) -> tuple[int, ...]:
+        """The layers whose rows training needs."""
+        return tuple(self.taps)
+
 
 def tapped_rows(target: Target, windows: np.ndarray, layers, path: Path, batch: int = 16, say=print) -> np.ndarray:
     """The tapped rows of every window, [P, W, len(layers) * hidden] float16, computed once and mapped from ``path``."""
@@ -179,8 +183,9 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     if not o.windows:
         cached(files[0], lambda: own_windows(target, np.load(o.corpus / "train.npy"), o.text_windows, o.prefix, o.window, o.seed))
     own = np.concatenate([np.load(f) for f in files])
-    key = hashlib.blake2b(own.tobytes() + str((before, chosen.taps)).encode(), digest_size=6).hexdigest()
-    rows = tapped_rows(target, own, chosen.taps, o.work / f"taps-{key}.npy") if chosen.taps else None
+    layers = chosen.read(target)
+    key = hashlib.blake2b(own.tobytes() + str((before, layers)).encode(), digest_size=6).hexdigest()
+    rows = tapped_rows(target, own, layers, o.work / f"taps-{key}.npy") if layers else None
     prompts = [row.tolist() for row in own[: o.held_out, : o.prefix]]
     train = np.array([i for i in range(o.held_out, len(own)) if own[i, : o.prefix].tolist() not in prompts])
     run, checkpoint = training(target, chosen), o.work / "checkpoint.safetensors"
