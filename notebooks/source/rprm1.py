@@ -453,7 +453,7 @@ if page.rows:
         page.number(f"measured_lowest_{name}", mine.iloc[0], ".2f", "fraction", page.rows.name)
         page.number(f"measured_highest_{name}", mine.iloc[-1], ".2f", "fraction", page.rows.name)
         page.number(f"measured_rises_{name}", found[name].rises()[0], "d", "rises", page.rows.name)
-    page.say("From the fifth of lowest to that of highest entropy acceptance goes from [[measured_lowest_full]] to [[measured_highest_full]] on corpus text ([[measured_rises_full]] rises on the way), from "
+    page.say("From the fifth of lowest to that of highest entropy acceptance goes from [[measured_lowest_full]] to [[measured_highest_full]] on corpus text (rises from one fifth to the next: [[measured_rises_full]]), from "
              "[[measured_lowest_schedule]] to [[measured_highest_schedule]] at drawn rates ([[measured_rises_schedule]]), and from [[measured_lowest_own]] to [[measured_highest_own]] on the target's own text ([[measured_rises_own]]).")
 
 # %%
