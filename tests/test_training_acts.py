@@ -109,9 +109,12 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_adapters(files, tmp_path):
 def test_launches_that_share_everything_share_every_bit_and_each_ingredient_shows(files):
     file = files("act4u5")
     same = dict(zip(trained.INGREDIENTS, trained.changed(file)["same bits"]))
-    # in one process, threads and kernels are what they were
-    assert same == {"nothing": True, "looking": True, "threads": True, "kernels": True, "rounding": False, "order": False, "noise": False}
+    # in one process, threads and kernels are what they were; of threads that says nothing
+    assert same == {"nothing": True, "looking": True, "threads": None, "kernels": True, "rounding": False, "order": False, "noise": False}
     found = trained.of_act4u5(file)
+    assert found["differs_threads"][0] is None and found["differs_nothing"][0] == 0 and found["differs_noise"][0] == 1
+    two = replace(file, rows=[r | {"threads": r["threads"] + 1} if r.get("change") == "threads" else r for r in file.rows])
+    assert trained.of_act4u5(two)["differs_threads"][0] == 0
     assert found["distinct_A_k4"][0] == found["distinct_C_k8"][0] == 1 and found["band_again"][0] == 0
     far = {r["change"]: r["distance"] for r in file.of("launch") if r["arm"].startswith("only_")}
     assert far["nothing"] == 0 < far["rounding"] < far["noise"] and far["order"] > 0

@@ -599,7 +599,7 @@ if here:
     table = learned.changed(page.rows)
     page.number("here_short", page.rows.config["short_steps"], "d", "steps", page.rows.name)
     page.show(table, "measured-ingredients", "One ingredient changed at a time: is the state after [[here_short]] steps the control's, bit for bit, and how far is the adapter from it", learned.fmt(table), sources=[page.rows])
-    moving = table[~table["same bits"]]["perturbed"].tolist()
+    moving = table[table["same bits"].eq(False)]["perturbed"].tolist()
     page.number("here_moving", len(moving), "d", "ingredients", page.rows.name)
     page.say("[[here_moving]] of these change the result: " + "; ".join(moving) + ".")
 

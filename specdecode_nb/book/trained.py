@@ -218,12 +218,18 @@ def group(file: RowFile, arm: str, change: str) -> list[str]:
 
 
 def changed(file: RowFile) -> pd.DataFrame:
-    """What each ingredient does after a few steps: whether the adapter is still the control's bits, and how far it is from it."""
+    """What each ingredient does after a few steps: whether the adapter is still the control's bits (None where there was nothing to change,
+    as with threads on one core), and how far it is from it."""
     found = {r["change"]: r for r in file.of("launch") if r["arm"].startswith("only_")}
-    control = {r["step"]: r["state_digest"] for r in file.of("launch") if (r["arm"], r["launch"]) == (CONTROL, 1)}
+    control = {r["step"]: r for r in file.of("launch") if (r["arm"], r["launch"]) == (CONTROL, 1)}
+
+    def kept(r: dict) -> bool | None:
+        of = control[r["step"]]
+        return None if r["change"] == "threads" and r["threads"] == of["threads"] else r["state_digest"] == of["state_digest"]
+
     said = {"nothing": "nothing: the same command again", "looking": "held-out text looked at while training", "threads": "another number of BLAS threads", "kernels": "OpenBLAS's kernels of an older processor",
             "rounding": "one number of the start, by one unit in the last place", "order": "the seed of the data order", "noise": "the seed of the noise"}
-    return frame([{"perturbed": said[name], "same bits": found[name]["state_digest"] == control[found[name]["step"]], "relative distance": found[name]["distance"],
+    return frame([{"perturbed": said[name], "same bits": kept(found[name]), "relative distance": found[name]["distance"],
                    "BLAS": found[name]["blas"], "threads": found[name]["threads"]} for name in INGREDIENTS])
 
 
@@ -263,7 +269,7 @@ def of_act4u5(file: RowFile) -> dict[str, Found]:
         same = [r["state_digest"] for r in launches(file) if r["arm"] == arm and r["change"] in ("", "launched again")]
         out[f"distinct_{arm}"] = len(set(same)), None, None, len(same)
     same = changed(file)["same bits"].tolist()
-    out |= {f"differs_{name}": (int(not kept), None, None, 1) for name, kept in zip(INGREDIENTS, same)}
+    out |= {f"differs_{name}": (None if kept is None else int(not kept), None, None, 1) for name, kept in zip(INGREDIENTS, same)}
     for arm in ("B_k6", "C_k8", "D_curr"):
         out |= {f"prefix_{arm}": more(rows, f"{arm}-1", first, prefix_of), f"tpf_{arm}": more(rows, f"{arm}-1", first, tpf_of), f"rate_{arm}": ratio(rows, f"{arm}-1", first)}
     seeds, rounding = ([first, *group(file, CONTROL, c)] for c in ("seed", "rounding"))
