@@ -192,7 +192,7 @@ NEEDS = {
     "rprm1": Needs({"slots": (("stratum",), lambda c: [(s,) for s in uncertainty.LABELS])},
                    {"windows": int, "seed": int, "vocab": int, "strata": list[str], "dtype": str, "reduced": bool}, MACHINES, rules="rprm1"),
     "dflash": Needs(
-        {"decode": (("arm",), lambda c: arms(*PLAIN, "mtp3", "uno_k4", *(f"dflash_b{b}" for b in c["blocks"]), *block.RULES.values(), "ngram2_k4")),
+        {"decode": (("arm",), lambda c: arms(*PLAIN, *(a for a in (block.HEAD, block.ADAPTER) if a in c["arms"]), *(f"dflash_b{b}" for b in c["blocks"]), *block.RULES.values(), "ngram2_k4")),
          "cycle_cost": (("width",), lambda c: [(0,), *((b,) for b in c["blocks"])]),
          "cost": (("forward", "width"), lambda c: [("verify", 1), *((f, b) for f in ("verify", "draft") for b in c["blocks"])])},
         COMMON | {"repeats": int, "blocks": list[int], "arms": list[str]}, MACHINES, {"decode": ("overhead_seconds",)}, "dflash"),
