@@ -363,6 +363,7 @@ if page.rows:
     names = {name: f"run {name}" for name in by_run}
     draw.lines({names[name]: denoising.curve(group, "corrupted") for name, group in by_run.items()}, "training step", "right where changed (%)", ylim=(-3, 103), ax=left)
     draw.lines({names[name]: denoising.curve(group, "lift") for name, group in by_run.items()}, "training step", "lift over a copier (pp)", reference=0.0, ax=right)
+    right.get_legend().remove()
     page.figure(figure, "measured-curves", "Accuracy where the token was changed, and lift over the copy baseline, by training step: means over seeds, bands from the lowest to the highest seed",
                 "Two panels of four lines over training steps, one a run: accuracy on changed positions on the left, lift over copying on the right, with a dashed line at zero lift.", sources=[page.rows])
     page.told(judged, "A1-001", "A1-002", "A1-003", "A1-004", "echo", "echo-002", "steps", "capacity")
@@ -390,9 +391,10 @@ if page.rows:
     page.show(denoising.texts_table(page.rows), "measured-ar", "Ordinary decoding with each adapter off and left on: perplexity of held-out text, distinct tokens and share of the most frequent one in a greedy text",
               {"perplexity": ".2f", "distinct tokens": ".1f", "most frequent token": ".0f"}, sources=[page.rows])
     figure, ax = draw.panels(height=2.6)
-    page.figure(draw.bars(list(names.values()), {"ratio": table["AR perplexity"].tolist()}, "perplexity, on / off", reference=1.0, fmt=".2f", ax=ax), "measured-perplexity",
-                "Perplexity of held-out text with the adapter left on over that with it off, means over seeds; the dashed line is no change",
-                "Four bars, one a run, of the ratio of perplexities, beside a dashed line at one.", sources=[page.rows])
+    draw.bars(list(names.values()), {"ratio": (ratios := table["AR perplexity"].tolist())}, "perplexity, on / off", fmt=".2f", ax=ax)
+    ax.set(yscale="log", ylim=(1, 3 * max(ratios)))
+    page.figure(figure, "measured-perplexity", "Perplexity of held-out text with the adapter left on over that with it off, means over seeds, on a logarithmic axis that begins at no change",
+                "Four bars on a logarithmic axis from one, one a run, of the ratio of perplexities.", sources=[page.rows])
     page.told(judged, "A1-AR-off", "A1-AR-on")
 
 # %%
