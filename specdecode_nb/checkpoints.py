@@ -44,10 +44,10 @@ def find(name: str, download: bool = False, revision: str | None = None) -> tupl
         return paths.models() / name, name
     if name == smollm2.NAME:
         return smollm2.folder(), name
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # of pathlib it raises where there is no such user
     if is_file(folder / "config.json"):
         return folder, folder.resolve().name
-    if not paths.HUB_ID.fullmatch(name) or folder.exists():
+    if not paths.HUB_ID.fullmatch(name) or os.path.exists(folder):
         raise BadInput(f"There is no target {name!r}{nearest(name, NAMED)}; give a name ({', '.join(NAMED)}), "
                        "a local folder with a config.json or a hub id.")
     revision = revision or PINS.get(name)

@@ -111,7 +111,7 @@ def adapt(model, found: dict, file: str, scale: float):
     """(adapted model, RowGate): the adapter whose tensors are ``found``, under any prefix, attached to ``model``; ``file`` is for messages.
 
     Raises:
-        BadInput: tensors that do not fit this model, or far too large ones.
+        BadInput: tensors that do not fit this model, or far too large ones, or such a scale.
     """
     suffix = {name: name[name.index("layers.") + 7 :] for name in found if "layers." in name and name.endswith((".lora_a", ".lora_b"))}
     if len(suffix) != len(found) or not found:
@@ -130,6 +130,8 @@ def adapt(model, found: dict, file: str, scale: float):
     large = next((k for k, v in sorted(found.items()) if v.size and mx.abs(v.astype(mx.float32)).max().item() > LARGEST), None)
     if large:
         raise BadInput(f"The tensor {large!r} in {file!r} holds numbers beyond {LARGEST:g}; the adapter is damaged, export it again.")
+    if not scale <= LARGEST:  # an infinite update times a gate of 0 again
+        raise BadInput(f"The adapter {file!r} has the scale {scale:g}; beyond {LARGEST:g} it is damaged, export it again.")
     adapted, gate = attach(model, rank, modules, scale)
     expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, file)
     adapted.update(tree_unflatten([(k, v.astype(mx.float32)) for k, v in found.items()]))

@@ -119,7 +119,8 @@ def load_target(name: str = "tiny-hybrid", dtype: str | None = None, download: b
     name = str(name)
     folder, called = find(name, download, revision)
     model, config = read(folder, name)
-    _cast(model, DTYPES[dtype])
+    with blaming(f"The weights of target {name!r} cannot be computed with as its config.json says"):
+        _cast(model, DTYPES[dtype])
     if dtype != "float32" and mx.default_device().type == mx.cpu and any(type(m) is SwitchLinear for _, m in model.named_modules()):
         raise BadInput(f"Target {name!r} has experts, which MLX multiplies in {dtype} on a GPU alone; load it in float32.")
     model.eval()
@@ -147,6 +148,8 @@ def _cast(model, wanted) -> None:
     for _, v in tree_flatten(model.parameters()):
         if mx.issubdtype(v.dtype, mx.floating):
             sizes[v.dtype] = sizes.get(v.dtype, 0) + v.size
+    if not sizes:
+        raise ValueError("none of them are floating-point numbers that MLX computes with")
     if max(sizes, key=sizes.get) == wanted and model(mx.array([[0]])).dtype == wanted:  # the type is known without computing
         return
     casts = getattr(model, "cast_predicate", lambda path: True)  # some parameters (A_log) mlx-lm never narrows

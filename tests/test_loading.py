@@ -5,6 +5,7 @@ import shutil
 import mlx.core as mx
 import numpy as np
 import pytest
+import toy_checkpoints
 from mlx.utils import tree_flatten, tree_unflatten
 from specdecode_nb import load_drafter, load_target, lora
 from specdecode_nb.decoder import generate
@@ -88,6 +89,7 @@ def test_the_digest_is_stable_and_sees_everything(made, target):
 @pytest.mark.parametrize("name, dtype, message", [
     ("tiny-hybrit", None, "There is no target 'tiny-hybrit' .did you mean 'tiny-hybrid'.*; give a name"),
     ("", None, "There is no target ''"), ("/nowhere/at/all", None, "There is no target"),
+    ("~nosuchuser/model", None, "There is no target"), ("/" + "a" * 300, None, "There is no target"), ("a" * 300 + "/b", None, "There is no "),
     ("tiny-hybrid", "float16", "There is no dtype 'float16'.*choose float32 or bfloat16")])
 def test_unknown_targets(name, dtype, message):
     with pytest.raises(BadInput, match=message):
@@ -296,3 +298,18 @@ def test_two_adapters_on_one_target():
     assert not np.array_equal(logits(two, PROMPT, target), alone) and logits(one, PROMPT, target).tobytes() == alone.tobytes()
     for model, gate in ((one, gate_one), (two, gate_two)):
         assert generate(target, PROMPT, UnoDrafter(target, model, gate), k=3, max_tokens=8, ignore_eos=True).tokens == plain(target)[:8]
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda weights, config: weights.update({k: v.astype(mx.int32) for k, v in weights.items()}), "none of them are floating-point"),
+    (lambda weights, config: config.update(rope_theta="1e5"), "cannot be computed with"), (lambda weights, config: config.update(rope_theta=None), "cannot be computed with")])
+def test_weights_that_nothing_can_be_computed_with_are_named(tmp_path, change, message):
+    toy_checkpoints.write(tmp_path / "toy", "llama")
+    file, settings = tmp_path / "toy" / "model.safetensors", tmp_path / "toy" / "config.json"
+    weights, config = mx.load(str(file)), json.loads(settings.read_text())
+    mx.eval(weights)
+    change(weights, config)
+    mx.save_safetensors(str(file), weights, {"format": "mlx"})
+    settings.write_text(json.dumps(config))
+    with pytest.raises(BadInput, match=message):
+        load_target(tmp_path / "toy")

@@ -79,7 +79,8 @@ def test_another_program_s_export(exported):
     ({"peft_type": "IA3"}, "does not describe a LoRA adapter"), ({"use_dora": True}, "sets use_dora to True"), ({"use_rslora": True}, "sets use_rslora"),
     ({"rank_pattern": {"q_proj": 8}}, "sets rank_pattern"), ({"bias": "all"}, "sets bias to 'all'"), ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
     ({"trainable_token_indices": [3]}, "sets trainable_token_indices"), ({"r": 0}, "gives r as 0"), ({"lora_alpha": None}, "lora_alpha as None"),
-    ({"lora_alpha": "x"}, "lora_alpha as 'x'")])
+    ({"lora_alpha": "x"}, "lora_alpha as 'x'"),
+    ({"lora_alpha": 1e308}, "has the scale .*beyond 10000 it is damaged")])
 def test_settings_that_change_the_arithmetic(exported, change, message):
     target, _, folder = exported
     (folder / CONFIG).write_text(json.dumps(json.loads((folder / CONFIG).read_text()) | change))

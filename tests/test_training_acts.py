@@ -78,8 +78,8 @@ def test_every_job_is_judged_and_every_arm_decoded_and_every_rule_can_be_judged(
     assert {r["arm"] for r in file.of("decode")} == {"ar", "ar_mlx_lm", *arms}
     assert {c.rule.metric for c in criteria.load(act)} <= set(trained.NUMBERS[act](file))
     judged = {o.criterion.id: o for o in trained.outcomes(file)}
-    # four steps teach nothing, and a gain over an acceptance of nothing has no factor
-    assert {i for i, o in judged.items() if o.word == criteria.NO_ROWS} <= {"passed-on"} and overview.phrase(act, file)
+    # four steps teach nothing, and a gain over an acceptance of nothing has no factor; in one process there are no other threads
+    assert {i for i, o in judged.items() if o.word == criteria.NO_ROWS} <= {"passed-on", "only-threads"} and overview.phrase(act, file)
     integrity = [o for o in judged.values() if o.criterion.rule.metric in ("seed_rows_changed", "foreign", "beyond_one_ulp")]
     assert len(integrity) == 3 and all(o.word == criteria.HOLDS for o in integrity)
     assert all(r["seed_rows_compared"] == 4 * 33 * VOCAB for r in file.of("forced"))

@@ -422,6 +422,8 @@ if page.rows:
 # %% [markdown]
 # ## Threats to validity
 #
+# Of the published runs:
+#
 # - **Memorization only.** Training and evaluation are the same two examples. No statement about unseen text follows.
 # - **One seed, one batch.** Runs were not repeated, and differences of a few positions are within what another draw of noise
 #   could give.
@@ -432,8 +434,11 @@ if page.rows:
 # - **No raw data.** The counts above are undone from rounded percentages. They fit to the last digit, but they are a
 #   reconstruction.
 # - **Another model and backend** than the later Acts: a 0.8B model in torch, not the 4B model in MLX.
-# - **Measured here** on a small target with one attention layer, its last but for an MLP, so a canvas row meets the rows to its right only there. The learning rate was chosen on another seed by the loss of run 004 alone;
-#   another rate moves the step at which a run leaves the copier behind. Intervals are over a few seeds.
+#
+# Of the measured ones:
+#
+# - **A small target** with one attention layer, its last but for an MLP, so a canvas row meets the rows to its right only there. The learning rate was chosen on another seed by the loss of run 004 alone;
+#   another rate moves the step at which a run leaves the copier behind. Intervals are over seeds, and one rate serves all four runs: it may be too high for the larger adapter of run 003.
 
 # %%
 page.provenance()

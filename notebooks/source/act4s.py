@@ -919,12 +919,12 @@ page.note("No optimised runtime")
 # %%
 if page.rows:
     drift = sweep.repeats(decoded, best)
-    page.show(drift, "measured-drift", "Median throughput by repeat of the sweep, and K=[[measured_best_k]] over the faster plain arm within each", {c: ".1f" for c in drift.columns[1:-1]} | {"x plain": ".3f"}, sources=[page.rows])
+    page.show(drift, "measured-drift", "Median throughput by repeat of the sweep, and K=[[measured_best_k]] within each over the plain arm that is the faster one on all repeats", {c: ".1f" for c in drift.columns[1:-1]} | {"x plain": ".3f"}, sources=[page.rows])
     own_plain = drift[palette.label(plain)]
     page.number("measured_drift", 100 * (own_plain.max() / own_plain.min() - 1), ".0f", "%", page.rows.name)
     page.number("measured_ratio_low", drift["x plain"].min(), ".3f", "x faster plain arm", page.rows.name)
     page.number("measured_ratio_high", drift["x plain"].max(), ".3f", "x faster plain arm", page.rows.name)
-    page.say("The faster plain arm differs by [[measured_drift]] % between its repeats, and the ratio within a repeat is between [[measured_ratio_low]] and [[measured_ratio_high]]. The interval over prompts does not contain this.")
+    page.say("That plain arm differs by [[measured_drift]] % between its repeats, and the ratio within a repeat is between [[measured_ratio_low]] and [[measured_ratio_high]]. The interval over prompts does not contain this.")
 
 # %% [markdown]
 # ## Provenance

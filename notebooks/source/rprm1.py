@@ -548,7 +548,7 @@ if page.rows:
 #
 # - **Agreement, not acceptance.** The label is agreement at one position given a noised block. In decoding a position also needs all before it to be right, and its context is what
 #   the drafter wrote. A signal could be better or worse there.
-# - **The bar is a convention.** Nothing derives it from a speed-up. What the study shows is that the effect is small and how small.
+# - **The bar is a convention.** Nothing derives it from a speed-up. What the published study shows is that the effect is small and how small.
 # - **Logistic and linear.** A model that bends could use the sharp first quintile better. The registered one could not.
 # - **Seven positions to a window.** Intervals resample windows, so the dependence is handled; the quintile intervals are as published and may not be.
 # - **Measured here:** the drafter was trained on blocks of five rows and on the target's own text, so the farther offsets and the corpus text are both new to it. The text is a grammar's, in which

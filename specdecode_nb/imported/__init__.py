@@ -58,7 +58,7 @@ def bring(results: Path, out: Path, place: Callable[..., Path]) -> Imported:
 
     ``place(out, *inside)`` tells whether one may write there. Raises BadInput for whatever does not fit.
     """
-    root = Path(results).expanduser()
+    root = Path(os.path.expanduser(results))
     if place(out).resolve().is_relative_to(root.resolve()):
         raise BadInput(f"--out {out} lies in {results}, which is only read; choose another folder.")
     sources = folder.read(root)

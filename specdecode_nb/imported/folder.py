@@ -108,7 +108,7 @@ def kind_of(name: str) -> tuple[str, str, str] | None:
 
 def read(folder: Path) -> list[Source]:
     """Every file of ``folder`` that has a published name, whole files before samples. Raises BadInput, for whatever does not fit."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # of pathlib it raises for a name that is too long
         raise BadInput(f"{str(folder)!a} is no folder; name the results/ folder of the published project.")
     found: dict[str, tuple[Path, str, bool]] = {}
     for path in walk(folder):
