@@ -99,8 +99,8 @@ def test_the_loss_by_hand(windows):
 def test_batches_are_own_text_and_a_function_of_seed_and_step(windows, rows):
     seen, run = set(), dflash.Training(hybrid(), RECIPE)
     for step in range(60):
-        taps, ids, anchors, block, labels, scored, last, soft = run.batch(step, rows, windows, PREFIX)
-        assert scored is None and last is None and soft == 0 and labels.shape == (anchors.size, block - 1)
+        taps, ids, anchors, block, labels, scored, last = run.batch(step, rows, windows, PREFIX)
+        assert scored is None and last is None and RECIPE.soft == 0 and labels.shape == (anchors.size, block - 1)
         assert block == RECIPE.blocks[step % 2] and taps.shape == (3, LENGTH, 192) and anchors.shape == (3, 72 // (3 * block))
         seen |= {(int(a), block) for a in np.array(anchors).ravel()}
     # the anchor may be the last token of the prompt; the last label may be the last token of the window
@@ -127,9 +127,9 @@ def test_soft_labels_are_the_distribution_of_the_target(windows, taps):
     run, layers = dflash.Training(target, recipe), recipe.read(hybrid())
     assert layers == (0, 2, 3)
     everything = np.array(mx.concatenate(TappedModel(target.model, layers).taps(mx.array(windows.astype(np.int32)), target.make_cache())[1], axis=-1))
-    read, ids, anchors, block, labels, scored, last, soft = run.batch(5, everything, windows, PREFIX)
+    batch = read, ids, anchors, block, labels, scored, last = run.batch(5, everything, windows, PREFIX)
     plain = dflash.Training(target, replace(recipe, soft=0.0)).batch(5, everything[..., : 64 * len(taps)], windows, PREFIX)
-    assert soft == 0.75 and all(np.array_equal(np.array(a), np.array(b)) for a, b in zip(plain[:5], (read, ids, anchors, block, labels)))
+    assert run.recipe.soft == 0.75 and all(np.array_equal(np.array(a), np.array(b)) for a, b in zip(plain[:5], (read, ids, anchors, block, labels)))
     # the windows of this step in full, to see what the target itself says at the rows of the blocks
     whole, found = np.array(target.model(mx.array(windows.astype(np.int32)))), np.array(dflash.teacher(target, last, anchors, block))
     for w, row in enumerate(np.array(ids)):
@@ -140,6 +140,7 @@ def test_soft_labels_are_the_distribution_of_the_target(windows, taps):
                 np.testing.assert_allclose(found[w * anchors.shape[1] + j, k], np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum(), atol=1e-4)
     # a loss is its two parts, and the soft one is the cross-entropy by hand
     part = lambda share: dflash.block_loss(run.model, target, read, ids, anchors, block, labels, None, last, share).item()  # noqa: E731
+    assert run.loss(run.model, *batch).item() == part(0.75)
     assert part(0.75) == pytest.approx(0.25 * part(0.0) + 0.75 * part(1.0), rel=1e-4)
     logits = np.array(dflash.block_logits(run.model, target, read, ids, anchors, block)).astype(np.float64)
     nats = -(found * (logits - np.log(np.exp(logits).sum(-1, keepdims=True)))).sum(-1)

@@ -63,3 +63,10 @@ def test_the_overview_of_a_target_shows_the_rows_of_that_target():
     assert overview.rows_of("act4s", "tiny-hybrid").keys() == {"tiny-hybrid"} and overview.rows_of("act4s", "another") == {}
     one, every = overview.measured("act4s", "tiny-hybrid"), overview.measured("act4s")
     assert overview.measured("act4s", "another") == "not measured" != one and one in every and "smollm2-135m" in every and "smollm2-135m" not in one
+
+
+def test_what_was_not_measured_is_left_out_of_a_finding():
+    """The hybrid target has no draft model for mlx-lm, and the real one no chained head."""
+    hybrid, real = (overview.measured("dflash", target) for target in ("tiny-hybrid", "smollm2-135m"))
+    assert "not measured" not in hybrid + real and "chained head" in hybrid and "chained head" not in real
+    assert "small draft model" in real and "small draft model" not in hybrid and "dflash-mlx leaves plain decoding" in hybrid and "dflash-mlx" not in real

@@ -34,7 +34,6 @@ rows = ""               # row file; empty: the committed one of the target
 # %%
 import re
 
-
 from specdecode_nb import criteria
 from specdecode_nb.book import denoising, draw, start
 

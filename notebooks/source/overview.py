@@ -26,7 +26,7 @@ import pandas as pd
 
 from specdecode_nb import paths
 from specdecode_nb.book import acts as declared
-from specdecode_nb.book import draw, overview, published, start
+from specdecode_nb.book import beside, draw, overview, published, start
 from specdecode_nb.book.page import Computed
 
 page = start("overview", globals())
@@ -165,11 +165,22 @@ page.check("every Act has at least one negative result; Act IV-S has the most cl
 # Published figures come from one Mac. This repository also carries a small model of the same kind, so that the system can be run and measured by anyone. The two are never put in one column.
 
 # %%
+def findings(files, said):
+    return pd.DataFrame([{"act": act, "target": where, "what was found": text, "rules": rules or "-"} for (act, _, where, _), (text, rules) in zip(files, said)])
+
+
 if files:
-    frame = pd.DataFrame([{"act": act, "target": target, "what was found": text, "rules": rules or "-"} for (act, _, target, _), (text, rules) in zip(files, said)])
-    page.show(frame, "measured", "Measured here, the main finding of each row file with its 95 % interval, and how many of the rules fixed beforehand hold; x plain is against the faster of two plain loops", sources=[rows for *_, rows in files])
+    page.show(findings(files, said), "measured", "Measured here, the main finding of each row file with its 95 % interval, and how many of the rules fixed beforehand hold; x plain is against the faster of two plain loops", sources=[rows for *_, rows in files])
 else:
     page.say("**Nothing has been measured here yet.** `specdecode-nb run act4s -p measure=true` would; the ledger then says which claims hold on the embedded model.")
+
+# %% [markdown]
+# The same system on a real language model, SmolLM2-135M, with English prompts. What was asked of its drafters, and what came of it, stands on the pages of both Acts.
+
+# %%
+real = [(act, *found) for act in declared.reading() for found in overview.files_of(act, beside.REAL)]
+if real and target != beside.REAL:
+    page.show(findings(real, [overview.found(name, rows) for _, name, _, rows in real]), "measured-real", "Measured here on SmolLM2-135M, as above", sources=[rows for *_, rows in real])
 
 # %% [markdown]
 # ## The claims ledger

@@ -104,8 +104,8 @@ def controls(judged: Judged) -> str:
 
 def blocks(judged: Judged) -> str:
     """Act DFlash: the fastest block, and how it stands to the other drafters."""
-    return (f"fastest block {amount(judged['speed'])} x plain ({amount(judged['speed-loop-free'])} loop-free), {amount(judged['over-adapter'])} of the adapter "
-            f"at K=4, {amount(judged['over-head'])} of the chained head")
+    others = "".join(f", {amount(judged[id])} of the {name}" for id, name in (("over-adapter", "adapter at K=4"), ("over-head", "chained head")) if judged[id].value is not None)
+    return f"fastest block {amount(judged['speed'])} x plain ({amount(judged['speed-loop-free'])} loop-free){others}"
 
 
 def elsewhere(judged: Judged) -> str:
@@ -116,8 +116,11 @@ def elsewhere(judged: Judged) -> str:
 
 def beside(judged: Judged) -> str:
     """Peers beside Act DFlash: mlx-lm with a draft model, and the other runtime of block drafters."""
-    return (f"mlx-lm with a small draft model {amount(judged['mlx-lm-pays'])} x plain; the block drafter {amount(judged['block-over-mlx-lm'])} of that; "
-            f"after undoing, states off by {amount(judged['dflash-mlx-states'], '.0e')} in dflash-mlx, {amount(judged['z-lab-states'], '.0e')} in z-lab's runtime")
+    parts = {"mlx-lm-pays": "mlx-lm with a small draft model {} x plain", "block-over-mlx-lm": "the block drafter {} of that",
+             "dflash-mlx-identity": "dflash-mlx leaves plain decoding in {} texts", "dflash-mlx-states": "after undoing, states off by {} in dflash-mlx",
+             "z-lab-states": "after undoing, states off by {} in z-lab's runtime"}
+    fmt = {"dflash-mlx-identity": "d", "dflash-mlx-states": ".0e", "z-lab-states": ".0e"}
+    return "; ".join(text.format(amount(judged[id], fmt.get(id, ".2f"))) for id, text in parts.items() if judged[id].value is not None)
 
 
 def exactness(judged: Judged) -> str:

@@ -151,7 +151,7 @@ class Training(tapped.Training):
         return DFlashModel(self.recipe.config(self.target))
 
     def batch(self, step: int, rows: np.ndarray, windows: np.ndarray, prefix: int) -> tuple:
-        """Taps, ids, anchors, block size, labels, the scored ids (None: all), rows of the last layer (None: no soft labels) and their share.
+        """Taps, ids, anchors, block size, labels, the scored ids (None: all) and rows of the last layer (None: no soft labels).
         Anchor and labels are the target's own."""
         r = self.recipe
         rng = np.random.default_rng(stream_seed(r.seed, DATA_SAMPLING, step))
@@ -177,10 +177,10 @@ class Training(tapped.Training):
             if self._sizes is None:
                 self._sizes = sizes(rows[np.arange(min(SAMPLE, len(windows)))][:, prefix:, :across])
             taps = taps / self._sizes
-        return taps, mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored, last, r.soft
+        return taps, mx.array(ids), mx.array(anchors.astype(np.int32)), block, mx.array(labels), scored, last
 
     def loss(self, model: DFlashModel, *batch) -> mx.array:
-        return block_loss(model, self.target, *batch)
+        return block_loss(model, self.target, *batch, self.recipe.soft)
 
     def _for_raw_taps(self, model: DFlashModel) -> DFlashModel:
         """The same function of taps as they are."""
