@@ -80,8 +80,11 @@ def read(folder: Path, name: str) -> tuple:
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise BadInput(f"Target {name!r} has no model.safetensors; restore the file.")
+    held: dict[str, str] = {}
     for path in files:
         check_whole(path)
+        if twice := next((n for n in tensor_names(path) if held.setdefault(n, path.name) != path.name), None):
+            raise BadInput(f"Both {held[twice]!r} and {path.name!r} of target {name!r} hold the tensor {twice!r}; remove the file that does not belong to it.")
     with blaming(f"The weights of target {name!r} are not those of a {kind} model"):
         return load_model(folder, lazy=True, get_model_classes=partial(_classes, name=name, file=files[0].name))
 

@@ -132,6 +132,9 @@ def adapt(model, found: dict, file: str, scale: float):
         raise BadInput(f"The tensor {large!r} in {file!r} holds numbers beyond {LARGEST:g}; the adapter is damaged, export it again.")
     if not scale <= LARGEST:  # an infinite update times a gate of 0 again
         raise BadInput(f"The adapter {file!r} has the scale {scale:g}; beyond {LARGEST:g} it is damaged, export it again.")
+    whole = next((k for k, v in sorted(found.items()) if not mx.issubdtype(v.dtype, mx.floating)), None)
+    if whole:
+        raise BadInput(f"The tensor {whole!r} in {file!r} holds {found[whole].dtype}, not floating-point numbers; export it again.")
     adapted, gate = attach(model, rank, modules, scale)
     expect({k: v.shape for k, v in adapter_weights(adapted).items()}, {k: v.shape for k, v in found.items()}, file)
     adapted.update(tree_unflatten([(k, v.astype(mx.float32)) for k, v in found.items()]))

@@ -28,7 +28,10 @@ def check(target: Target, prompt, drafter, k: int | Policy, max_tokens: int, see
         raise BadInput(f"k is {asked}, but the drafter {drafter.name!r} was trained for blocks of at most {widest}; give that or less.")
     whole = lambda v: isinstance(v, int) and not isinstance(v, bool)  # noqa: E731
     if isinstance(prompt, str):
-        ids = target.encode(prompt)
+        try:
+            ids = target.encode(prompt)
+        except (TypeError, UnicodeError):  # half of a pair of surrogates has no bytes
+            raise BadInput("The prompt is no Unicode text: it holds half of a surrogate pair; decode it as UTF-8.") from None
     else:
         ids = list(prompt) if isinstance(prompt, Sequence) and not isinstance(prompt, bytes) else None
         if ids is None or not all(whole(i) for i in ids):

@@ -176,6 +176,15 @@ def test_one_tensor_under_two_prefixes(adapter_file):
         load_drafter(str(path), hybrid())
 
 
+def test_whole_numbers_are_no_adapter(adapter_file):
+    whole, path = adapter_file
+    path.write_bytes(whole)
+    tensors = dict(mx.load(str(path)))
+    mx.save_safetensors(str(path), tensors | {sorted(tensors)[0]: tensors[sorted(tensors)[0]].astype(mx.int8)})
+    with pytest.raises(BadInput, match="holds mlx.core.int8, not floating-point numbers"):
+        load_drafter(str(path), hybrid())
+
+
 def test_things_that_are_no_files(tmp_path):
     (tmp_path / "folder.safetensors").mkdir()
     with pytest.raises(BadInput):

@@ -70,6 +70,9 @@ def test_weights_in_several_files(folder):
     for i, part in enumerate((names[::2], names[1::2]), start=1):
         mx.save_safetensors(str(folder / f"model-0000{i}-of-00002.safetensors"), {n: weights[n] for n in part})
     assert load_target(str(folder)).digest() == digest_of(stock(seed=4, vocab=VOCAB))
+    mx.save_safetensors(str(folder / "model.safetensors"), {names[0]: weights[names[0]]})
+    with pytest.raises(BadInput, match="Both 'model-00001-of-00002.safetensors' and 'model.safetensors' of target .* hold the tensor .*; remove"):
+        load_target(str(folder))
 
 
 def test_the_digest_is_stable_and_sees_everything(made, target):

@@ -149,7 +149,7 @@ def test_times_and_row():
 
 BAD = [
     (dict(prompt=""), "The prompt is empty; give"), (dict(prompt=[]), "The prompt is empty; give"),
-    (dict(prompt=[5, 256]), "id 256, outside the vocabulary of 256"), (dict(prompt=[-1]), "id -1, outside"),
+    (dict(prompt="a\ud800"), "half of a surrogate pair; decode it"), (dict(prompt=[5, 256]), "id 256, outside the vocabulary of 256"), (dict(prompt=[-1]), "id -1, outside"),
     *((dict(prompt=p), "must be text or a list of token ids") for p in (None, 5, [1.0], [True], ["a"], b"ab", np.array([1, 2]), {1: 2})),
     *((dict(k=k), f"k is {k!r}; give a whole number") for k in (0, -3, 1.5, "4", None, True, float("nan"))),
     (dict(k=5000), "block of k=5000 do not fit the context of 4096; shorten"), (dict(max_tokens=4096), "4096 new ones .* do not fit"),
