@@ -737,7 +737,7 @@ if page.measured("rest"):
     loops_ = {"this package's loop": [], "mlx-lm's `generate_step`": []}
     for name, group in (("controls", control), ("policies", chosen), ("contexts", long)):
         loops_[list(loops_)[statistics.plain_arm(group) == "ar_mlx_lm"]].append(name)
-    page.say("Speeds are over the faster of two plain loops, chosen in each section by its median end to end: " + ", ".join(f"{loop} in {' and '.join(names)}" for loop, names in loops_.items() if names)
+    page.say("Speeds are over the faster of two plain loops, chosen in each section by its median end to end: " + "; ".join(f"{loop} in {', '.join(names)}" for loop, names in loops_.items() if names)
              + ". The table of contexts chooses for each length and column anew, and lengths are timed against this package's loop alone.")
 
 # %% [markdown]

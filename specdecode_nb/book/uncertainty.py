@@ -127,7 +127,7 @@ def increments(found: Strata) -> pd.DataFrame:
 
 def groups(found: Strata, signal: str = "entropy") -> pd.DataFrame:
     """Acceptance on test positions by fifths of one signal."""
-    return frame([{"stratum": LABELS[name], **g} for name, s in found.items() for g in s.groups(signal)], low="95 %", high="95 %")
+    return frame([{"stratum": LABELS[name], "fifth": g["group"] + 1, **{k: v for k, v in g.items() if k != "group"}} for name, s in found.items() for g in s.groups(signal)], low="95 %", high="95 %")
 
 
 def by_offset(s: Stratum) -> pd.DataFrame:
