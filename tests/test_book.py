@@ -16,7 +16,7 @@ import pytest
 
 from book_tools import REPOSITORY
 from specdecode_nb import paths
-from specdecode_nb.book import acts, draw, export, figures, needs, notebooks, numbers, overview, palette, published, sweep, tables
+from specdecode_nb.book import acts, draw, export, figures, needs, notebooks, numbers, overview, palette, published, sweep, tables, trained
 from specdecode_nb.book import page as pages
 from specdecode_nb.errors import BadInput
 from specdecode_nb.records import RowFile, load_rows
@@ -464,6 +464,19 @@ def test_committed_rows_have_what_their_page_needs(act):
 @pytest.mark.parametrize("act", sorted(WAITING))
 def test_an_act_that_waits_for_its_rows_has_none(act):
     assert act in needs.NEEDS and not (MEASURED / f"{act}.json").exists(), "take it off the list"
+
+
+@pytest.mark.parametrize("row, launch, seed, steps, loss, sha256", [
+    ({"kind": "overfit", "run": "004", "seed": 7, "steps": 3, "losses": [9.0, 2.0, 4.0], "digest": "a" * 32}, "run 004", 7, 3, 3.0, "a" * 16),
+    ({"kind": "masked_launch", "arm": "x20", "seed": 7, "steps": 2, "ar": [1.0, 2.0], "diff": [3.0, 5.0], "digest": "b" * 32}, "x20", 7, 2, 5.5, "b" * 16),
+    ({"kind": "reverse_launch", "arm": "E", "seed": 7, "steps": 1, "losses": [2.5], "digest": "c" * 32}, "E", 7, 1, 2.5, "c" * 16),
+    ({"kind": "state_launch", "stage": 2, "condition": "D", "arm": "causal", "seed": 7, "steps": 9, "losses": [], "digest": "d" * 32}, "stage 2, D causal", 7, 9, None, "d" * 16),
+    ({"kind": "launch", "arm": "curve", "launch": 2, "step": 8, "recipe": {"seed": 5}, "loss": [[7, 4.0, 0.1], [8, 2.0, 0.1]], "adapter_digest": "e" * 64, "state_digest": "f" * 64},
+     "curve-2", 5, 8, 3.0, "e" * 16)])
+def test_the_list_of_trained_adapters(row, launch, seed, steps, loss, sha256):
+    file = RowFile("act", "toy", {}, {}, [{"trained": 12, "seconds": 1.0} | row, {"kind": "decode"}], "rows.json", "")
+    [line] = trained.manifest(file, last=2).to_dict("records")
+    assert line == {"launch": launch, "seed": seed, "steps": steps, "trained": 12, "last losses": loss, "seconds": 1.0, "sha256": sha256}
 
 
 AR_AND_K4 = ("decode", lambda r: r["arm"] in ("ar", "uno_k4"))

@@ -20,12 +20,13 @@ from .. import condition, paths
 from ..criteria import Criteria, Outcome
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
-from . import acts, figures, palette, tables
+from . import acts, figures, palette, tables, trained
 from . import numbers as number_files
 from . import published as facts
 from .numbers import Numbers
 
 OUT, COMMAND = "SPECDECODE_OUT", "SPECDECODE_COMMAND"
+LONG = 12  # rows of a list of launches that are shown; its files have all
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -355,6 +356,10 @@ class Page:
         entries.append({"what": "drawn by", "which": self.command})
         self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from",
                   sources=[s for s in (self.published, *measured.values()) if s is not None] or [self.computed])
+        if self.rows and len(made := trained.manifest(self.rows)):
+            some = made if len(made) <= LONG else made.head(LONG)
+            self.show(some, "adapters", "What was trained for these rows, checkpoint by checkpoint. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
+                      {"trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [self.rows], None if some is made else made)
 
     def finish(self) -> None:
         """Close the page: everything published has been shown, numbers are kept, and the notebook counts as whole."""

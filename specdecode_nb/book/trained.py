@@ -292,6 +292,21 @@ def outcomes(file: RowFile) -> list[criteria.Outcome]:
 
 # --- what the pages share ---
 
+TRAINED = {"overfit": "run {run}", "masked_launch": "{arm}", "reverse_launch": "{arm}", "state_launch": "stage {stage}, {condition} {arm}", "launch": "{arm}-{launch}"}
+"""Kinds of rows, of any Act, that say what was trained, and how the launch is called."""
+
+
+def manifest(file: RowFile, last: int = 20) -> pd.DataFrame:
+    """One line a trained adapter: launch, seed, steps, weights, mean loss of its last steps, seconds, and the digest of its tensors."""
+    lines = []
+    for r in file.rows:
+        if r["kind"] in TRAINED:
+            losses = [e[1] for e in r["loss"]] if "loss" in r else r["losses"] if "losses" in r else np.add(r["ar"], r["diff"])
+            lines.append({"launch": TRAINED[r["kind"]].format(**r), "seed": r.get("seed") or r["recipe"]["seed"], "steps": r.get("steps", r.get("step")), "trained": r["trained"],
+                          "last losses": float(np.mean(losses[-last:])) if len(losses) else None, "seconds": r["seconds"], "sha256": (r.get("adapter_digest") or r["digest"])[:16]})
+    return frame(lines, trained="numbers", **{"last losses": f"mean of {last}"})
+
+
 FORMATS = {f"slot {j}": ".3f" for j in range(1, 8)} | dict.fromkeys(("prefix at K=4", "validation TV", "agreement", "acceptance", "mean accepted prefix", "TPF", "x plain", "low", "high"), ".3f") | {
     "tok/s": ".1f", "change": "+.3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
 
