@@ -335,5 +335,5 @@ def closing(page) -> None:
     words = [o.word for o in found]
     for name, count in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
         page.number(f"here_{name}", count, "d", "hypotheses", rules.name)
-    page.say("Of these hypotheses [[here_hold]] hold here, [[here_fail]] do not, and [[here_open]] cannot be decided from these rows."
+    page.say("Of these hypotheses [[here_hold]] hold here; [[here_fail]] failed, and [[here_open]] could not be decided from these rows."
              + "".join(f"\n- **{o.criterion.statement}** does not hold: {o.text}, while the rule asks for {o.criterion.rule}." for o in found if o.word == criteria.FAILS))
