@@ -396,7 +396,7 @@ if page.rows:
     words = [o.word for o in judged.values()]
     for key, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
         page.number(f"rules_{key}", n, "d", "hypotheses", page.rows.name)
-    page.say("[[rules_hold]] hold, [[rules_fail]] do not, and [[rules_open]] cannot be decided from these rows.")
+    page.say("[[rules_hold]] hold; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows.")
 
 # %% [markdown]
 # ## Threats to validity

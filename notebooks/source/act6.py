@@ -209,7 +209,7 @@ if page.rows:
 # %%
 if page.rows:
     failed = [o for o in judged.values() if o.word == criteria.FAILS]
-    page.say("Of these hypotheses [[rules_hold]] hold, [[rules_fail]] do not, and [[rules_open]] cannot be decided from these rows." + ("" if failed else " None was refuted."))
+    page.say("Of these hypotheses [[rules_hold]] hold; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows." + ("" if failed else " None was refuted."))
     if failed:
         page.told(judged, *(o.criterion.id for o in failed if f"of_{o.criterion.id}".replace("-", "_") not in page.numbers.items))
 

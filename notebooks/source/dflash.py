@@ -883,7 +883,7 @@ if every:
     words = [o.word for o in every]
     for key, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
         page.number(f"rules_{key}", n, "d", "hypotheses")
-    page.say("Of these hypotheses [[rules_hold]] hold here, [[rules_fail]] do not, and [[rules_open]] cannot be decided from these rows.")
+    page.say("Of these hypotheses [[rules_hold]] hold here; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows.")
 
 # %%
 file = page.rows or more
