@@ -86,9 +86,9 @@ def decoding(rows: Sequence[dict]) -> pd.DataFrame:
     control, lines = st.plain_arm(rows), []
     for e in st.summarise(rows):
         value, low, high, *_ = ratio(rows, e["arm"], control)
-        lines.append({"arm": e["arm"], "acceptance": e["slot acceptance"], "mean accepted prefix": e["mean accepted prefix"], "TPF": e["TPF"], "tok/s": e["tok/s"],
+        lines.append({"arm": e["arm"], "acceptance": e["slot acceptance"], "mean accepted prefix": e["mean accepted prefix"], "TPF": tpf_of(rows, e["arm"]), "tok/s": e["tok/s"],
                       "x plain": value, "low": low, "high": high})
-    table = frame(lines, **{"mean accepted prefix": "tokens", "tok/s": "median", "low": "95 %", "high": "95 %"})
+    table = frame(lines, **{"mean accepted prefix": "tokens", "TPF": "all prompts", "tok/s": "median", "low": "95 %", "high": "95 %"})
     table["arm"] = [label(e["arm"]) if e["arm"].startswith("ar") else e["arm"] for e in lines]
     return table
 
