@@ -413,10 +413,7 @@ if page.rows:
     whole = criteria.table(judged.values())
     page.show(whole[["id", "hypothesis", "published number", "measured here", "verdict here"]], "closing",
               "Published and measured side by side: hypotheses by rules fixed before the rows, with 95 % intervals over seeds", sources=[rules, page.published, page.rows], full=whole)
-    words = [o.word for o in judged.values()]
-    for key, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
-        page.number(f"rules_{key}", n, "d", "hypotheses", page.rows.name)
-    page.say("[[rules_hold]] hold; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows.")
+    page.tally(judged.values())
 
 # %% [markdown]
 # ## Threats to validity

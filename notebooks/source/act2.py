@@ -547,9 +547,7 @@ if here:
 
 # %%
 if here:
-    fails = [o for o in found.values() if o.word == criteria.FAILS]
-    page.number("rules_fail", len(fails), "d", "hypotheses", rules.name)
-    page.say("[[rules_fail]] of the hypotheses fail on these rows." + "".join(f"\n- **{o.criterion.statement}**: {o.text}, while the rule asks for {o.criterion.rule}." for o in fails))
+    page.tally(found.values())
 
 # %% [markdown]
 # ### Published and measured, side by side
@@ -559,14 +557,11 @@ if here:
     closing = criteria.table(found.values())
     page.show(closing[["id", "hypothesis", "published number", "published verdict", "measured here", "verdict here"]], "closing",
               "Every hypothesis, what was published for it and what was measured here; in the files also the rules and what differs", sources=[rules, page.rows], full=closing)
-    words = [o.word for o in found.values()]
-    page.number("rules_hold", words.count(criteria.HOLDS), "d", "hypotheses", rules.name)
-    page.number("rules_open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words), "d", "hypotheses", rules.name)
     survives = all(found[i].word == criteria.HOLDS for i in ("II-7", "II-8", "II-9", "II-10"))
     goes_on = all(found[i].word == criteria.HOLDS for i in ("II-4", "II-5", "II-6"))
     killed = [i for i in ("II-7", "II-8", "II-9", "II-10") if found[i].word == criteria.FAILS]
     page.number("verdict_here", "continue" if goes_on and survives else "stop" if killed else "not decided", "", "", rules.name)
-    page.say("[[rules_hold]] hypotheses hold, [[rules_fail]] fail, [[rules_open]] cannot be decided from these rows. By the published rules the outcome here is **[[verdict_here]]**"
+    page.say("By the published rules the outcome here is **[[verdict_here]]**"
              + (f": a reason to stop is met by {', '.join(killed)}." if killed else "."))
 
 # %% [markdown]

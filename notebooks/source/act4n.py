@@ -313,10 +313,6 @@ page.show(whole[["id", "hypothesis", "rule", "published number", "measured here"
 
 # %%
 if page.rows:
-    words = [o.word for o in outcomes]
-    for name, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
-        page.number(f"rules_{name}", n, "d", "hypotheses", here)
-    page.say("Of these hypotheses [[rules_hold]] hold; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows.")
     page.say(f"**The open question of the Act.** E less D, the primary outcome: {judged['N-5'].text}. That E is better by 2 points or more: {judged['N-5'].word}. That it is better at all: {judged['N-6'].word}. "
              f"That the two differ by less than 2 points either way: {judged['N-7'].word}.")
     page.say(f"**The reverse pass.** Under E it adds {judged['N-11'].text} to no second pass (better: {judged['N-11'].word}) and {judged['N-12'].text} to a shuffled one (better: {judged['N-12'].word}). "
@@ -329,8 +325,7 @@ if page.rows:
 
 # %%
 if page.rows:
-    failed = [o for o in outcomes if o.word == criteria.FAILS]
-    page.say("\n".join(f"- **{o.criterion.id}**: {o.criterion.statement}. Found: {o.text}." for o in failed) if failed else "No hypothesis was refuted.")
+    page.tally(outcomes)
 
 # %% [markdown]
 # ## Threats to validity

@@ -887,11 +887,7 @@ if more:
 
 # %%
 if more:
-    words = [o.word for o in judged.values()]
-    page.number("rest_hold", words.count(criteria.HOLDS), "d", "hypotheses", more.name)
-    page.number("rest_fail", words.count(criteria.FAILS), "d", "hypotheses", more.name)
-    page.number("rest_open", len(words) - words.count(criteria.HOLDS) - words.count(criteria.FAILS), "d", "hypotheses", more.name)
-    page.say("Of these hypotheses [[rest_hold]] hold here; [[rest_fail]] failed, and [[rest_open]] could not be decided from these rows.")
+    page.tally(judged.values(), "rest", more)
 
 # %% [markdown]
 # ## Threats to validity

@@ -862,10 +862,7 @@ page.show(criteria.table(found), "outcomes", "Hypotheses of this Act: published 
 
 # %%
 if page.rows:
-    page.number("outcomes_held", sum(o.word == criteria.HOLDS for o in found), "d", "of the rules", here)
-    page.number("outcomes_failed", sum(o.word == criteria.FAILS for o in found), "d", "of the rules", here)
-    page.number("outcomes_open", sum(o.word not in (criteria.HOLDS, criteria.FAILS) for o in found), "d", "of the rules", here)
-    page.say("[[outcomes_held]] rules hold here, [[outcomes_failed]] do not, [[outcomes_open]] cannot be decided.")
+    page.tally(found)
     stand = lambda parts: "established here too" if undo.established(found, parts) else "not established here in full"  # noqa: E731
     page.say(f"**The published verdict**, {page.published.facts.verdict}, asks for four things, and is {stand(undo.PUBLISHED_VERDICT)}: {undo.told(found, undo.PUBLISHED_VERDICT)}.")
     page.say(f"**That rewind is dominated**, as section 11 has it, is {stand(undo.DOMINATION)}: {undo.told(found, undo.DOMINATION)}.")

@@ -241,9 +241,7 @@ if here:
 
 # %%
 if here:
-    fails = [o for o in found.values() if o.word == criteria.FAILS]
-    page.number("rules_fail", len(fails), "d", "hypotheses", rules.name)
-    page.say("[[rules_fail]] of the hypotheses fail on these rows." + "".join(f"\n- **{o.criterion.statement}**: {o.text}, while the rule asks for {o.criterion.rule}." for o in fails))
+    page.tally(found.values())
 
 # %% [markdown]
 # Two more belong here, by construction and not by measurement. Exact text is not ordinary text: whoever wants the very output of `exact=False` cannot have it by `exact=True`. And a session that goes on begins a new
@@ -256,10 +254,6 @@ if here:
 if here:
     whole = criteria.table(found.values())
     page.show(whole[["id", "hypothesis", "measured here", "verdict here"]], "closing", "Every hypothesis and its verdict; in the files also the rules and what was published", sources=[rules, page.rows], full=whole)
-    words = [o.word for o in found.values()]
-    page.number("rules_hold", words.count(criteria.HOLDS), "d", "hypotheses", rules.name)
-    page.number("rules_open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words), "d", "hypotheses", rules.name)
-    page.say("[[rules_hold]] hypotheses hold, [[rules_fail]] fail, [[rules_open]] cannot be decided from these rows.")
 
 # %% [markdown]
 # ## Threats to validity

@@ -197,9 +197,6 @@ if page.rows:
 if page.rows:
     whole = criteria.table(judged.values())
     page.show(whole[["id", "hypothesis", "measured here", "verdict here"]], "closing", "Hypotheses by rules fixed before the rows: measured number with its 95 % interval over prompts, and verdict", sources=[rules, page.rows], full=whole)
-    words = [o.word for o in judged.values()]
-    for key, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
-        page.number(f"rules_{key}", n, "d", "hypotheses", page.rows.name)
 
 # %% [markdown]
 # ### Negative results
@@ -208,10 +205,7 @@ if page.rows:
 
 # %%
 if page.rows:
-    failed = [o for o in judged.values() if o.word == criteria.FAILS]
-    page.say("Of these hypotheses [[rules_hold]] hold; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows." + ("" if failed else " None was refuted."))
-    if failed:
-        page.told(judged, *(o.criterion.id for o in failed if f"of_{o.criterion.id}".replace("-", "_") not in page.numbers.items))
+    page.tally(judged.values())
 
 # %% [markdown]
 # ## Threats to validity

@@ -880,10 +880,7 @@ if more:
 # %%
 every = [o for found in judged.values() for o in found.values()]
 if every:
-    words = [o.word for o in every]
-    for key, n in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
-        page.number(f"rules_{key}", n, "d", "hypotheses")
-    page.say("Of these hypotheses [[rules_hold]] hold here; [[rules_fail]] failed, and [[rules_open]] could not be decided from these rows.")
+    page.tally(every, file=page.rows or more)
 
 # %%
 file = page.rows or more

@@ -64,7 +64,7 @@ number("n_done", "act4n", facts["act4n"].facts.figures_of_merit[0].value, "d", "
 page.say("**Can such a model learn to fill in noise?** [Act I](act1.ipynb): a small adapter memorizes a batch, and ruins ordinary decoding while it is on (perplexity [[a1_factor]] times higher). "
          "[Act II](act2.ipynb): a second, reversed pass through the recurrent layers does not help ([[a2_margin]] points against its causal control). [Act III](act3.ipynb): a mixed objective gives a healthy "
          "denoiser, [[a3_low]] % right at little noise and [[a3_high]] % at much, that still cannot write from nothing, and it goes down as a failure because one criterion failed that its rule does not forgive (the other failed entry of its ledger is the stop of an earlier run). "
-         "[Act IV-N](act4n.ipynb), on structured noise, was paused after [[n_done]] stages and never decided.")
+         "[Act IV-N](act4n.ipynb), on structured noise, was paused after [[n_done]] stages and never decided" + ("; its page puts the question to the embedded model." if overview.rows_of("act4n", target) else "."))
 
 # %%
 number("u_best", "act4u", merit["act4u"]["best wall-clock ratio"], ".2f", "x plain")

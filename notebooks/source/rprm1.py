@@ -539,9 +539,7 @@ if page.rows:
     for name, mark in marks.items():
         page.number(f"measured_grade_{name}", "not decidable" if mark is None else uncertainty.GRADES[mark], source=page.rows.name)
     page.say("By the published six the grade is **[[measured_grade_full]]** on corpus text and **[[measured_grade_own]]** on the target's own text.")
-    missed = [o for o in judged if o.word == criteria.FAILS]
-    page.number("measured_fails", len(missed), "d", "rules", fixed.name)
-    page.say("[[measured_fails]] of the rules fail on these rows." + "".join(f"\n- **{o.criterion.statement}**: {o.text}, while the rule asks for {o.criterion.rule}." for o in missed))
+    page.tally(judged)
 
 # %% [markdown]
 # ## 14. Threats to validity

@@ -9,7 +9,7 @@ import base64
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pandas as pd
 from IPython.display import display
 
 from .. import condition, paths
-from ..criteria import Criteria, Outcome
+from ..criteria import FAILS, HOLDS, Criteria, Outcome
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
 from . import acts, figures, palette, tables, trained
@@ -344,6 +344,14 @@ class Page:
             self.number(key, o.text, source=(file or self.rows).name)
             lines.append(f"- {o.criterion.statement}: **{o.word}**" + (f", [[{key}]]." if o.value is not None else "."))
         self.say("\n".join(lines))
+
+    def tally(self, outcomes: Collection[Outcome], prefix: str = "rules", file: RowFile | None = None) -> None:
+        """How many of some hypotheses hold, failed and stayed open, and each that failed with what was found and asked for."""
+        words, failed = [o.word for o in outcomes], [o for o in outcomes if o.word == FAILS]
+        for key, n in (("hold", words.count(HOLDS)), ("fail", len(failed)), ("open", len(words) - words.count(HOLDS) - len(failed))):
+            self.number(f"{prefix}_{key}", n, "d", "hypotheses", (file or self.rows).name)
+        self.say(f"Of these hypotheses [[{prefix}_hold]] hold here; [[{prefix}_fail]] failed, and [[{prefix}_open]] could not be decided from these rows."
+                 + "".join(f"\n- **{o.criterion.statement}** failed: {o.text}, while the rule asks for {o.criterion.rule}." for o in failed))
 
     def provenance(self) -> None:
         """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""

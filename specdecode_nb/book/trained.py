@@ -332,8 +332,4 @@ def closing(page) -> None:
     table = criteria.table(found)
     page.show(table[["id", "hypothesis", "published number", "measured here", "verdict here"]], "measured-closing", "Hypotheses by rules fixed before the rows: published and measured number with its 95 % interval, and our verdict. "
               "In the files also the rules, the published verdicts and what differs for each", sources=[page.published, rules, page.rows], full=table)
-    words = [o.word for o in found]
-    for name, count in (("hold", words.count(criteria.HOLDS)), ("fail", words.count(criteria.FAILS)), ("open", sum(w not in (criteria.HOLDS, criteria.FAILS) for w in words))):
-        page.number(f"here_{name}", count, "d", "hypotheses", rules.name)
-    page.say("Of these hypotheses [[here_hold]] hold here; [[here_fail]] failed, and [[here_open]] could not be decided from these rows."
-             + "".join(f"\n- **{o.criterion.statement}** does not hold: {o.text}, while the rule asks for {o.criterion.rule}." for o in found if o.word == criteria.FAILS))
+    page.tally(found, "here")
