@@ -52,7 +52,7 @@ def test_every_launch_and_canvas_is_there_once(measured):
     assert [r["arm"] for r in measured.of("masked_launch")] == list(act3.ARMS) and needs.check(measured) is measured
     assert [r["source"] for r in measured.of("canvas")] == ["truth", "greedy", "drawn"] + 3 * ["sampler"]
     truth, full, half = (denoising.canvases(measured, *which)[0] for which in (("truth",), ("sampler", 0.0, 8), ("sampler", 0.5, 8)))
-    assert truth["right"] == 16 and half["right"] >= 8 and len(full["sure"]) == 8 and len(denoising.canvases(measured, "sampler", 0.0, 64)[0]["sure"]) == 16
+    assert truth["right"] == truth["written"] == 16 and half["written"] == 8 >= half["right"] and len(full["sure"]) == 8 and len(denoising.canvases(measured, "sampler", 0.0, 64)[0]["sure"]) == 16
     assert measured.config["shared_windows"] == 0 and measured.config["mask_id"] == 1
     before = measured.provenance["target"]["digest"]
     assert all(r["target_before"] == r["target_after"] == before for r in measured.of("masked_launch"))
@@ -92,7 +92,7 @@ def test_metrics_by_hand(measured):
     """Windows whose accuracies are known: gaps, factor, preservation."""
     def launch(row):
         def level(t, hidden, right, seen):
-            return {"t": t, "hidden": hidden, "visible": 100 - hidden, "hidden_right": right, "visible_right": seen, "visible_next": seen, "names_mask": [0] * 3, "nats": [1.0] * 3,
+            return {"t": t, "hidden": hidden, "visible": 100 - hidden, "hidden_right": right, "visible_right": seen, "visible_next": seen, "visible_next_of": [99 - hidden] * 3, "names_mask": [0] * 3, "nats": [1.0] * 3,
                     "canvas_l1": [0.4, 0.5, 0.6]}
         start, end = [3, 3, 3], [20, 25, 30]
         points = [{"step": s, "ar": [ar] * 3, "bias": [], "levels": [level(0.1, 10, [6, 6, 6], [9, 9, 9]), level(0.5, 50, mid, [40, 40, 40]), level(0.9, 90, [9, 9, 9], [1, 1, 1]),
@@ -114,7 +114,7 @@ def test_a_launch_that_stopped_is_kept_and_not_judged(measured):
 
 @pytest.mark.parametrize("change, words", [({"nats": [1.0]}, "lists of"), ({"hidden_right": [9, 0]}, "with 8 hidden"), ({"canvas_l1": [2.5, 0.0]}, "less than or equal")])
 def test_impossible_counts_are_refused(change, words):
-    good = {"t": 0.5, "hidden": 8, "visible": 8, "hidden_right": [8, 0], "visible_right": [0, 8], "visible_next": [0, 0], "names_mask": [0, 0], "nats": [1.0, 2.0], "canvas_l1": [0.0, 2.0]}
+    good = {"t": 0.5, "hidden": 8, "visible": 8, "hidden_right": [8, 0], "visible_right": [0, 8], "visible_next": [0, 0], "visible_next_of": [7, 8], "names_mask": [0, 0], "nats": [1.0, 2.0], "canvas_l1": [0.0, 2.0]}
     assert Masked.model_validate(good)
     with pytest.raises(ValidationError, match=words):
         Masked.model_validate(good | change)

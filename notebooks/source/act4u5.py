@@ -582,8 +582,8 @@ page.note("NO CROSS-HORIZON TRANSFER also holds")
 # ## Measured here
 
 # %% [markdown]
-# The published layout, objective, corruption, modules and rank, on the embedded target and the grammar part of its own corpus. A window is forwarded once without the adapter;
-# blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there. On the same blocks that is the published loss, and its gradient.
+# Layout, objective, corruption, adapted modules and rank are the published ones; the target is this repository's small model, the text the grammar part of its own corpus. A window is forwarded once
+# without the adapter. Blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there; on the same blocks this gives the published loss and its gradient.
 # A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
 #
 # Launches that are meant to be identical are processes of their own. First the question that the published project could not settle: which ingredient makes two launches differ? Each perturbed launch differs from the control in

@@ -91,6 +91,15 @@ def overfit_table(file: RowFile) -> pd.DataFrame:
                  **dict.fromkeys(("lift", "lowest lift", "highest lift", "unseen lift"), "pp"), **{"AR perplexity": "× off"})
 
 
+def seeds_table(file: RowFile) -> pd.DataFrame:
+    """One line a seed: identity accuracy of every run under the noise of training, at its last step."""
+    by = runs(file)
+    columns = {f"run {name}": last(group, "identity") for name, group in by.items()}
+    table = pd.DataFrame({"seed": [r["seed"] for r in next(iter(by.values()))], **columns})
+    table.attrs["units"] = dict.fromkeys(columns, "%")
+    return table
+
+
 def curve(group: Sequence[dict], name: str) -> tuple[list, list, list, list]:
     """Steps, and mean, least and greatest of one rate over launches."""
     table = np.array([[rates(point)[name] for point in r["curve"]] for r in group])
@@ -131,8 +140,8 @@ def launches(file: RowFile, arm: str) -> list[dict]:
 def windowed(group: Sequence[dict], t: float, name: str, point: int = -1) -> np.ndarray:
     """[windows]: one list of the health of launches at a level, averaged over launches; counts of rows as percentages."""
     cells = [next(level for level in r["health"][point]["levels"] if level["t"] == t) for r in group]
-    part = {"hidden_right": "hidden", "visible_right": "visible", "visible_next": "visible"}.get(name)
-    return np.mean([np.array(c[name]) * (100 / c[part] if part else 1) for c in cells], axis=0)
+    part = {"hidden_right": "hidden", "visible_right": "visible", "visible_next": "visible_next_of"}.get(name)
+    return np.mean([np.array(c[name]) * (100 / np.maximum(c[part], 1) if part else 1) for c in cells], axis=0)
 
 
 def over_windows(statistic: Callable[..., np.ndarray], *values: np.ndarray) -> Found:
@@ -233,7 +242,7 @@ def fills_table(file: RowFile) -> pd.DataFrame:
         name = SOURCES.get(source) or f"sampler, {f'{given:.0%} given' if given else 'full mask'}, {forwards} forwards"
         entries.append({"canvas": name, "texts": len(rows),
                         "nats a token": st.mean([r["nats"] for r in rows]), "distinct": st.mean([r["distinct"] for r in rows]),
-                        "looped": st.mean([r["looped"] for r in rows]), "rows right": 100 * st.mean([r["right"] / len(r["tokens"]) for r in rows]),
+                        "looped": st.mean([r["looped"] for r in rows]), "rows right": 100 * st.mean([r["right"] / r["written"] for r in rows]),
                         "confidence first": st.mean([r["sure"][0] for r in rows]) if rows[0]["sure"] else None,
                         "confidence last": st.mean([r["sure"][-1] for r in rows]) if rows[0]["sure"] else None})
     return frame(entries, **{"nats a token": "under the target", "rows right": "%"})

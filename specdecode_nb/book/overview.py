@@ -39,7 +39,7 @@ def found(name: str, file: RowFile) -> tuple[str, str]:
         judged = JUDGES[name](file)
         words = Counter(o.word.split(":")[0] for o in judged)
         text = FINDINGS[name]({o.criterion.id: o for o in judged}) if name in FINDINGS else name
-        return text + short, f"{words[criteria.HOLDS]} rules hold, {words[criteria.FAILS]} do not, {words['not decidable']} not decidable"
+        return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable"
     if name == "uno_recipes":
         return recipes(file) + short, ""
     rows = file.of("decode")
@@ -155,12 +155,13 @@ def learned(judged: Judged) -> str:
 
 def longer(judged: Judged) -> str:
     """Act IV-U3: the two ends of the chain."""
-    return f"from the first to the last checkpoint acceptance {amount(judged['U3-2-use'], '+.3f')}, speed x {amount(judged['U3-4'])}"
+    return (f"from the first to the last checkpoint acceptance {amount(judged['U3-2-use'], '+.3f')} and {amount(judged['U3-4'])} times the speed; the last decodes at "
+            f"{amount(judged['U3-4-meaningful'])} x plain at K=4")
 
 
 def horizon(judged: Judged) -> str:
     """Act IV-U4: the wide block."""
-    return f"K=8 at {amount(judged['B3b'])} of the best K=4, {amount(judged['late-slots'], 'd')} slots beyond the third pay"
+    return f"K=8 decodes at {amount(judged['B3b'])} of the best K=4 and {amount(judged['B3a'])} x plain; of its slots beyond the third {amount(judged['late-slots'], 'd')} pay"
 
 
 def launched(judged: Judged) -> str:
@@ -172,7 +173,7 @@ def launched(judged: Judged) -> str:
 def signalled(judged: Judged) -> str:
     """RPRM Stage 1: what the entropy adds to the offset, on text and on the target's own."""
     sure = not judged["Verdict"].word.startswith("not decidable")
-    return (f"the drafter's entropy adds {amount(judged['3-full'], '+.3f')} AUROC to the offset, {amount(judged['3-own'], '+.3f')} on the target's own text"
+    return (f"the drafter's entropy adds {amount(judged['3-full'], '+.3f')} AUROC to the offset, {amount(judged['3-trained'], '+.3f')} at the offsets that it was trained at, {amount(judged['3-own'], '+.3f')} on the target's own text"
             + (f": {uncertainty.GRADES[judged['Verdict'].value]} by the published rules" if sure else ""))
 
 

@@ -20,7 +20,7 @@ from .. import condition, paths
 from ..criteria import FAILS, HOLDS, Criteria, Outcome
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
-from . import acts, figures, palette, tables, trained
+from . import acts, figures, overview, palette, tables, trained
 from . import numbers as number_files
 from . import published as facts
 from .numbers import Numbers
@@ -256,13 +256,15 @@ class Page:
     # --- published parts ---
 
     def opening(self) -> None:
-        """The question, and what was run on what; of an Act of our own the question alone."""
+        """The question, what was found here, and what was run on what; of an Act of our own no setup."""
         self._shown.add(("opening", ""))
+        whole = self.rows is not None and not self.rows.config.get("reduced")  # a short run may lack what the finding is made of
+        here = f"\n\n**Found here**, on {self.rows.target}: {overview.found(self.act, self.rows)[0]}." if whole else ""
         if self.published is None:
-            self._markdown(f"**The question.** {acts.get(self.act).question}\n\n**Origin of the numbers.** An Act of our own: nothing of it was published.")
+            self._markdown(f"**The question.** {acts.get(self.act).question}{here}\n\n**Origin of the numbers.** An Act of our own: nothing of it was published.")
             return
         f = self.published.facts
-        self._markdown(f"**The question.** {f.question}\n\n**Origin of the published numbers.** {self.published.label}.")
+        self._markdown(f"**The question.** {f.question}{here}\n\n**Origin of the published numbers.** {self.published.label}. Unless a sentence says that it was measured here, it speaks of the published model and machine.")
         self.show(pd.DataFrame({"what": list(f.setup), "published": [str(v) for v in f.setup.values()]}), "setup", "What was run on what")
 
     def criteria(self, rows: Callable[[facts.Criterion], bool] | None = None, id: str = "criteria", caption: str = "Criteria fixed before the run") -> None:

@@ -49,6 +49,11 @@ def prefix(k: int) -> Callable[[dict], np.ndarray]:
     return lambda row: np.cumprod(hits(row)[:, : k - 1], axis=1).sum(axis=1).astype(float)
 
 
+def distance(row: dict, k: int) -> float:
+    """Mean L1 distance a row of blocks of ``k``, the seed row's zero included, as published."""
+    return float(sum(row["l1_by_slot"][: k - 1])) / k
+
+
 def distance_k4(row: dict) -> np.ndarray:
     return np.array(row["l1_k4"])
 
@@ -62,6 +67,16 @@ def over_windows(values: np.ndarray, windows: Sequence[int]) -> Found:
         return value, None, None, n, thin
     drawn = sums[st.draws(n, n * RESAMPLES).reshape(RESAMPLES, n)].sum(axis=1)
     return value, *st.interval(drawn[:, 0] / drawn[:, 1]), n
+
+
+def span(found: Found, fmt: str = "+.3f") -> str:
+    """A value with its interval."""
+    return f"{found[0]:{fmt}}" + (f" [{found[1]:{fmt}}, {found[2]:{fmt}}]" if found[1] is not None else "")
+
+
+def losses(file: RowFile, *arms: str) -> dict[int, float]:
+    """Training loss by step of the first launch of each arm."""
+    return {e[0]: e[1] for r in file.of("launch") if r["arm"] in arms and r["launch"] == 1 for e in r["loss"]}
 
 
 def gain(one: dict, other: dict, measure: Callable[[dict], np.ndarray]) -> Found:
@@ -86,9 +101,9 @@ def decoding(rows: Sequence[dict]) -> pd.DataFrame:
     control, lines = st.plain_arm(rows), []
     for e in st.summarise(rows):
         value, low, high, *_ = ratio(rows, e["arm"], control)
-        lines.append({"arm": e["arm"], "acceptance": e["slot acceptance"], "mean accepted prefix": e["mean accepted prefix"], "TPF": tpf_of(rows, e["arm"]), "tok/s": e["tok/s"],
+        lines.append({"arm": e["arm"], "acceptance": accepted_of(rows, e["arm"]), "mean accepted prefix": e["mean accepted prefix"], "TPF": tpf_of(rows, e["arm"]), "tok/s": e["tok/s"],
                       "x plain": value, "low": low, "high": high})
-    table = frame(lines, **{"mean accepted prefix": "tokens", "TPF": "all prompts", "tok/s": "median", "low": "95 %", "high": "95 %"})
+    table = frame(lines, **{"mean accepted prefix": "tokens", "acceptance": "all prompts", "TPF": "all prompts", "tok/s": "median", "low": "95 %", "high": "95 %"})
     table["arm"] = [label(e["arm"]) if e["arm"].startswith("ar") else e["arm"] for e in lines]
     return table
 
@@ -171,7 +186,7 @@ def curve(file: RowFile, k: int = 4) -> pd.DataFrame:
     lines = []
     for r in sorted((r for r in file.of("forced") if (r["arm"], r["launch"]) == ("curve", 1)), key=lambda r: r["step"]):
         arm = f"step{r['step']}_k{k}"
-        lines.append({"step": r["step"], "validation TV": float(distance_k4(r).mean()), "agreement": float(mean_slots(k)(r).mean()), "acceptance": accepted_of(rows, arm),
+        lines.append({"step": r["step"], "validation TV": distance(r, k), "agreement": float(mean_slots(k)(r).mean()), "acceptance": accepted_of(rows, arm),
                       "mean accepted prefix": prefix_of(rows, arm), "TPF": tpf_of(rows, arm), "tok/s": rate_of(rows, arm), "x plain": rate_of(rows, arm) / rate_of(rows, st.plain_arm(rows))})
     return frame(lines, **{"validation TV": "L1 per row", "mean accepted prefix": "tokens", "tok/s": "median"})
 
@@ -197,7 +212,7 @@ def of_act4u4(file: RowFile) -> dict[str, Found]:
     return out | {"cost_error": (float(np.mean(np.abs(errors))), None, None, len(errors)), "cost_one_sided": (max(sum(e > 0 for e in errors), sum(e < 0 for e in errors)) / len(errors), None, None, len(errors)),
                   "k8_tpf": more(rows, "horizon8_k8", best_of(rows, ["start_k4", "horizon4_k4"], tpf_of), tpf_of), "k8_speed": ratio(rows, "horizon8_k8", st.plain_arm(rows)),
                   "k8_over_k4": ratio(rows, "horizon8_k8", best4), "k6_over_k4": ratio(rows, "horizon6_k6", best4),
-                  "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, 7)}
+                  "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, 4)}
 
 
 # --- IV-U5 ---
@@ -319,10 +334,10 @@ def fmt(table: pd.DataFrame) -> dict[str, str]:
 def scale(page) -> None:
     """How long was trained here, in one sentence."""
     config, first = page.rows.config, page.rows.of("forced")[0]
-    for name, value, unit in (("steps", config["steps"], "steps"), ("draft_rows", config["draft_rows"], "rows"), ("windows", config["windows"], "windows"), ("judged_blocks", first["blocks"], "blocks"),
+    for name, value, unit in (("steps", config["steps"], "steps"), ("draft_rows", config["draft_rows"], "rows"), ("windows", config["windows"], "windows"), ("rate", config["rate"], "learning rate"), ("judged_blocks", first["blocks"], "blocks"),
                               ("judged_windows", len(set(first["windows"])), "windows"), ("decoded_prompts", len(config["prompts"]), "prompts"), ("decoded_tokens", config["tokens"], "tokens")):
-        page.number(f"here_{name}", value, ",d", unit, page.rows.name)
-    page.say("Launches take [[here_steps]] steps of [[here_draft_rows]] draft rows over [[here_windows]] windows of text. Agreement is judged on [[here_judged_blocks]] blocks in [[here_judged_windows]] held-out windows, "
+        page.number(f"here_{name}", value, "g" if name == "rate" else ",d", unit, page.rows.name)
+    page.say("Launches take [[here_steps]] steps of [[here_draft_rows]] draft rows over [[here_windows]] windows of text, at a learning rate of [[here_rate]]. Agreement is judged on [[here_judged_blocks]] blocks in [[here_judged_windows]] held-out windows, "
              "decoding on [[here_decoded_prompts]] prompts with [[here_decoded_tokens]] new tokens each." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
 
 

@@ -64,7 +64,7 @@ def batches(text: np.ndarray, recipe: Recipe) -> Callable[[int], tuple]:
 
 def masked(model: Denoiser, text: np.ndarray, level: float, mask: int) -> dict:
     """Held-out windows at one noise level, masks and scrambling the same for every launch: the fields of a ``Masked`` entry."""
-    found: dict = {name: [] for name in ("hidden_right", "visible_right", "visible_next", "names_mask", "nats", "canvas_l1")}
+    found: dict = {name: [] for name in ("hidden_right", "visible_right", "visible_next", "visible_next_of", "names_mask", "nats", "canvas_l1")}
     for first in range(0, len(text), FORWARD):
         ids, step = mx.array(text[first : first + FORWARD]), 1000 * LEVELS.index(level) + first
         t, true = mx.full((len(ids),), level), ids[:, PREFIX:]
@@ -79,6 +79,7 @@ def masked(model: Denoiser, text: np.ndarray, level: float, mask: int) -> dict:
         found["hidden_right"] += ((best == true) & hidden).sum(axis=-1).tolist()
         found["visible_right"] += ((best == true) & ~hidden).sum(axis=-1).tolist()
         found["visible_next"] += ((best[:, :-1] == true[:, 1:]) & ~hidden[:, :-1]).sum(axis=-1).tolist()
+        found["visible_next_of"] += (~hidden[:, :-1]).sum(axis=-1).tolist()
         found["names_mask"] += ((best == mask) & hidden).sum(axis=-1).tolist()
         found["nats"] += ((nats * hidden).sum(axis=-1) / count).tolist()
         found["canvas_l1"] += ((moved * hidden).sum(axis=-1) / count).tolist()
@@ -132,11 +133,14 @@ def launch(target: Target, arm: str, recipe: Recipe, text: np.ndarray, held_out:
     return row, model
 
 
-def told(target: Target, prompt: np.ndarray, tokens: list[int], true: np.ndarray) -> dict:
-    """What a canvas row says of ``tokens`` after ``prompt``: nats a token under the target, repetition, rows right."""
+def told(target: Target, prompt: np.ndarray, tokens: list[int], true: np.ndarray, written: np.ndarray | None = None) -> dict:
+    """What a canvas row says of ``tokens`` after ``prompt``: repetition, and of the rows that were ``written`` (bool [C], default all, so that
+    given ones do not count) nats a token under the target and rows right."""
+    written = np.ones(len(tokens), bool) if written is None else written
     logits = target.model(mx.array([[*prompt.tolist(), *tokens]]))[0, len(prompt) - 1 : -1]
-    return {"tokens": tokens, "nats": -logprobs_of(logits, mx.array(tokens)).mean().item(), "distinct": distinct_ratio(tokens),
-            "looped": looped_fraction(tokens), "right": int((np.array(tokens) == true).sum())}
+    nats = -np.array(logprobs_of(logits, mx.array(tokens)))[written]
+    return {"tokens": tokens, "nats": float(nats.mean()), "distinct": distinct_ratio(tokens), "looped": looped_fraction(tokens),
+            "written": int(written.sum()), "right": int((np.array(tokens) == true)[written].sum())}
 
 
 def own_text(target: Target, prompt: np.ndarray, drawn: bool, window: int) -> list[int]:
@@ -170,7 +174,7 @@ def sampled_rows(target: Target, model: Denoiser, seed: int, held_out: np.ndarra
             start = np.where(hidden, mask_id(target), true)
             trace = list(unmask(model, mx.array(prompt)[None], mx.array(start)[None], forwards, ~hidden))
             yield {"kind": "canvas", "section": "sampled", "source": "sampler", "seed": seed, "window": n, "given": given, "forwards": forwards,
-                   **told(target, prompt, trace[-1][0].tolist(), true), "sure": [min(1.0, step[2]) for step in trace], "vague": [max(0.0, step[3]) for step in trace]}
+                   **told(target, prompt, trace[-1][0].tolist(), true, hidden), "sure": [min(1.0, step[2]) for step in trace], "vague": [max(0.0, step[3]) for step in trace]}
 
 
 def measure(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
@@ -209,7 +213,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
                     continue
                 recipe = Recipe(params["lr"], steps=params["steps"] if arm == "none" else params["bias_steps"], seed=seed)
                 row, model = launch(target, arm, recipe, text, held_out, checkpoint(arm, seed))
-                if arm == "none":  # before the launch row, so that a launch whose row is there is whole
+                if arm == "none" and row["stopped"] is None:  # before the launch row, so that a launch whose row is there is whole
                     keep(r for r in sampled_rows(target, model, seed, some) if ("canvas", None, seed, r["window"], r["given"], r["forwards"]) not in have)
                 keep([row])
                 checkpoint(arm, seed).unlink(missing_ok=True)

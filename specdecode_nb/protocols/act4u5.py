@@ -10,6 +10,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from .. import blas
@@ -58,9 +59,9 @@ def plan(params: dict) -> tuple[list[Job], training.Arms]:
 
 
 @contextmanager
-def apart(target, texts: Texts, work: Path) -> Iterator[Callable]:
-    """Runs jobs in child processes: one for all that share it, and one each for those that want to be alone."""
-    setup = {"target": target.name, "windows": texts.count, "work": str(work.absolute())}
+def apart(name: str, target, texts: Texts, work: Path) -> Iterator[Callable]:
+    """Runs jobs in child processes, which load the target ``name``: one for all that share it, and one each for those that want to be alone."""
+    setup = {"target": name, "windows": texts.count, "work": str(work.absolute())}
     with ExitStack() as stack:
         shared: list = []
 
@@ -84,7 +85,7 @@ def prepare(setup: dict) -> Callable[[dict], Iterator[dict]]:
 
 def measure(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
     """Measure Act IV-U5; see :func:`.training.measure` for arguments and errors."""
-    return training.measure(ACT, params, journal, progress, resume, *plan(params), apart)
+    return training.measure(ACT, params, journal, progress, resume, *plan(params), partial(apart, params["target"]))
 
 
 if __name__ == "__main__":

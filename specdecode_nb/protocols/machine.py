@@ -139,6 +139,7 @@ def serve(requests, answers, prepare: Callable[[dict], Callable[[dict], Iterator
             return
         for row in answer(json.loads(line)):
             answers.write(json.dumps(row) + "\n")
+            answers.flush()  # a finished row is the parent's at once
 
 
 def main(prepare: Callable = decoding) -> None:

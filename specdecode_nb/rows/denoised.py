@@ -83,7 +83,7 @@ class OverfitRow(Row):
 
 class Masked(Strict):
     """Held-out windows at one noise level, one entry a window: of ``hidden`` and ``visible`` canvas rows, those read out right, visible ones where the next
-    token is named, nats a hidden row, and how far the distributions move when the visible tokens are scrambled (L1, 0 to 2)."""
+    token is named (of those that have a next one in the canvas), nats a hidden row, and how far the distributions move when the visible tokens are scrambled (L1, 0 to 2)."""
 
     t: Share
     hidden: Some
@@ -91,13 +91,14 @@ class Masked(Strict):
     hidden_right: list[Count]
     visible_right: list[Count]
     visible_next: list[Count]
+    visible_next_of: list[Count]
     names_mask: list[Count]
     nats: list[Seconds]
     canvas_l1: list[Annotated[float, Field(ge=0, le=2.001)]]
 
     @model_validator(mode="after")
     def lists_agree(self):
-        lists = (self.hidden_right, self.visible_right, self.visible_next, self.names_mask, self.nats, self.canvas_l1)
+        lists = (self.hidden_right, self.visible_right, self.visible_next, self.visible_next_of, self.names_mask, self.nats, self.canvas_l1)
         if len({*map(len, lists)}) > 1 or not self.nats or max(self.hidden_right) > self.hidden or max(self.visible_right) > self.visible:
             raise ValueError(f"lists of {sorted(map(len, lists))} windows with {self.hidden} hidden and {self.visible} visible rows")
         return self
@@ -138,7 +139,7 @@ class MaskedLaunchRow(Row):
 
 
 class CanvasRow(Row):
-    """One canvas after the prefix of a held-out window, and what the target says of it: ``nats`` a token under the target.
+    """One canvas after the prefix of a held-out window, and what the target says of it: of the rows ``written``, not given, ``nats`` a token and those ``right``.
 
     ``source``: "truth" (the held-out text), "greedy" and "drawn" (the target's own), else the sampler in ``forwards`` forwards with a share ``given``
     of the true rows visible.
@@ -155,6 +156,7 @@ class CanvasRow(Row):
     nats: Seconds
     distinct: Share
     looped: Share
+    written: Some
     right: Count
     sure: list[Share] = []
     vague: list[Seconds] = []

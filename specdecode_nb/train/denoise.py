@@ -26,7 +26,7 @@ from .grammar import CATEGORIES, document
 ATTENTION = tuple(m for m in PUBLISHED if m.startswith("self_attn"))
 RECURRENT = ("linear_attn.in_proj_qkv", "linear_attn.out_proj")  # what of Gated DeltaNet is adapted in Act III
 SINUSOIDS = 256
-TRAIN_CANVAS, EVAL_CANVAS, SCRAMBLE, TIMESTEP = 0x545241494E5F4356, 0x4556414C5F435653, 0x534352414D424C45, 0x54494D4553544550  # streams
+EVAL_CANVAS, SCRAMBLE, TIMESTEP = 0x4556414C5F435653, 0x534352414D424C45, 0x54494D4553544550  # streams
 
 
 # --- text ---

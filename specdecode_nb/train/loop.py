@@ -76,7 +76,7 @@ class Loop:
                                      weight_decay=getattr(recipe, "weight_decay", 0.0), bias_correction=True)
         # without the bias correction the first hundred steps are several times too long, and drafts fall to unigrams
         self.optimizer.init(model.trainable_parameters())
-        self.step, self.seconds, self.log = 0, 0.0, {"loss": []}
+        self.step, self.seconds, self.still, self.log = 0, 0.0, 0, {"loss": []}
         self._gradient, self._rate, self._saturated = nn.value_and_grad(model, loss), rate, saturated
         self._frozen, self._digest = frozen, frozen() if frozen else None
 
@@ -87,7 +87,6 @@ class Loop:
             FloatingPointError: a loss or gradient that is not finite, or saturation.
             RuntimeError: the frozen part is not what it was.
         """
-        still = 0
         while self.step < until:
             began = time.perf_counter()
             loss, grads = self._gradient(self.model, *self.batches(self.step))
@@ -97,8 +96,8 @@ class Loop:
             mx.eval(self.model.trainable_parameters(), self.optimizer.state, loss, norm)
             self.step += 1
             self.seconds += time.perf_counter() - began
-            still = still + 1 if self._saturated and norm.item() < STILL and self._saturated(self.model, *self.batches(self.step - 1)) else 0
-            if not np.isfinite([loss.item(), norm.item()]).all() or still >= PATIENCE:
+            self.still = self.still + 1 if self._saturated and norm.item() < STILL and self._saturated(self.model, *self.batches(self.step - 1)) else 0
+            if not np.isfinite([loss.item(), norm.item()]).all() or self.still >= PATIENCE:
                 raise FloatingPointError(f"Training stopped at step {self.step}: loss {loss.item()}, gradient norm {norm.item():.2g}; lower the rate.")
             if self.step % self.log_every == 0:
                 self.log["loss"].append([self.step, round(loss.item(), 4), round(norm.item(), 3)])
@@ -110,7 +109,7 @@ class Loop:
         """Trainable tensors, moments, recipe, step, seconds and log in one safetensors file, put in place whole."""
         tensors = {f"model.{k}": v for k, v in tree_flatten(self.model.trainable_parameters())}
         tensors |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
-        state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "log": self.log}
+        state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "still": self.still, "log": self.log}
         write_safetensors(path, tensors, {"state": json.dumps(state)})
 
     def resume(self, path: Path, changed: Iterable[str] = LONGER) -> None:
@@ -125,4 +124,4 @@ class Loop:
         expect({k: v.shape for k, v in tree_flatten(self.model.trainable_parameters())}, {k: v.shape for k, v in part("model.").items()}, path.name)
         self.model.update(tree_unflatten(list(part("model.").items())))
         self.optimizer.state = tree_unflatten(list(part("optimizer.").items()))
-        self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
+        self.step, self.seconds, self.still, self.log = state["step"], state["seconds"], state.get("still", 0), state["log"]

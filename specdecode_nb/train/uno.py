@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -280,7 +279,7 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
     """
     chosen = np.random.default_rng(recipe.seed).permutation(len(windows))[: recipe.windows]
     clean, unseen = clean_pass(target, windows[chosen]), clean_pass(target, heldout)
-    began, (adapted, gate, loop) = time.perf_counter(), launch(target, clean, recipe, lowest, start)
+    adapted, gate, loop = launch(target, clean, recipe, lowest, start)
     loop.log["agreement"] = [[0, agreement(target, adapted, gate, unseen, recipe, lowest=lowest)]]
     if checkpoint and checkpoint.exists():
         loop.resume(checkpoint)
@@ -290,7 +289,7 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
         say(loop.step, loop.log["agreement"][-1][1], flush=True)
         if checkpoint:
             loop.save(checkpoint)
-    return adapted, gate, loop.log | {"seconds": round(time.perf_counter() - began, 1)}
+    return adapted, gate, loop.log | {"seconds": round(loop.seconds, 1)}
 
 
 def main() -> None:
