@@ -160,7 +160,7 @@ def invented(arms: dict[str, list[int]], reduced=False) -> RowFile:
                          "stopped": None, "gates": [[0, 0.95], [1, 0.9 + s / 100]] if a == "E" else []})
     rows += [{"kind": "gate_sweep", "condition": c, "gate": g, "level": 0.5, "nats": [5.0 + g * (c == "aligned") * (g < 1) * i for i in range(WINDOWS)]}
              for c in reverse.CONDITIONS for g in (1.0, 0.25)]
-    return RowFile("act2", "toy", {}, {"arms": list(arms), "seeds": [0, 1, 2, 3], "levels": [0.5, 0.75], "gates": [1.0, 0.25], "reduced": reduced, "recipe": {"steps": 1}, "canvas": CANVAS,
+    return RowFile("act2", "toy", {}, {"arms": list(arms), "seeds": [0, 1, 2, 3], "levels": [0.5, 0.75], "gates": [1.0, 0.25], "reduced": reduced, "recipe": {"steps": 1}, "canvas": CANVAS, "forward": 1,
                                        "criteria": rules}, rows, "rows", "0" * 64)
 
 
@@ -186,6 +186,14 @@ def test_a_ratio_over_uneven_windows_is_the_ratio_of_sums():
         elif r["kind"] == "reverse_score" and r["level"] == 0.5:
             r["changed_right"] = [0] * 6
     assert reverse.margin(replace(FILE, rows=rows), "B", "A", reverse.ACCURACY, [0.5]).value == pytest.approx(100 * sum(right) / sum(changed))
+
+
+def test_windows_of_one_forward_share_a_permutation():
+    file = replace(FILE, config=FILE.config | {"forward": 4})
+    whole, shared = reverse.margin(FILE, "B", "C"), reverse.margin(file, "B", "C")
+    assert (whole.windows, shared.windows) == (6, 2) and shared.value == pytest.approx(whole.value) and reverse.margin(file, "B", "A").windows == 6
+    assert reverse.by_permutation(file, np.arange(6.0)) == pytest.approx([2 * 6 / 6, 2 * 9 / 6])
+    assert reverse.numbers(file)["untrained_aligned"][1:] == (None, None, 2, "2 permutations")
 
 
 def test_verdicts_follow_the_rows():

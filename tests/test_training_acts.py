@@ -178,7 +178,7 @@ def test_nudging_moves_one_number_by_one_unit():
     assert training.distance({"a": mx.array([3.0, 4.0])}, {"a": mx.array([3.0, 0.0])}) == pytest.approx(4 / 3)
 
 
-def judged(matches, windows=(0, 0, 1, 2), l1=(0.5, 0.5, 0.5, 0.5)):
+def judged(matches, windows=(0, 1, 3, 8), l1=(0.5, 0.5, 0.5, 0.5)):
     return {"matches": list(matches), "windows": list(windows), "l1_k4": list(l1)}
 
 
@@ -186,9 +186,23 @@ def test_agreement_by_hand():
     row = judged(["110", "101", "000", "111"])
     assert trained.slot(1)(row).tolist() == [1, 1, 0, 1] and trained.prefix(4)(row).tolist() == [2, 1, 0, 3] and trained.mean_slots(3)(row).tolist() == [1, 0.5, 0, 1]
     value, low, high, n = trained.gain(row, judged(["000"] * 4), trained.slot(1))
-    assert (value, n) == (0.75, 3) and low == 0 and high == 1  # windows 0, 1 and 2 hold 2 of 2, 0 of 1 and 1 of 1
-    thin = trained.over_windows(np.array([1.0, 0.0]), [0, 1])
-    assert thin[0] == 0.5 and thin[4] == "2 windows"
+    assert (value, n) == (0.75, 3) and low == 0 and high == 1  # windows 0 to 2, 3 to 5 and 6 to 8 are a document each: 2 of 2, 0 of 1 and 1 of 1
+    thin = trained.over_windows(np.array([1.0, 0.0]), [0, 3])
+    assert thin[0] == 0.5 and thin[4] == "2 documents"
+
+
+def test_the_share_of_a_launch_and_its_interval():
+    """Launches at 0, 1 and 2 without any other scatter are all of the variance; with launches alike there is none."""
+    rng = np.random.default_rng(5)
+    table = np.array([0.0, 1.0, 2.0])[:, None] + rng.normal(0, 0.1, (3, 12))
+    value, low, high, n = trained.launch_share(table)
+    assert n == 3 and 0.9 < low < value < high <= 1 and trained.launch_share(table[:2])[4] == "2 runs"
+    means, inside = [], 0
+    for _ in range(400):  # launch and residual of variance 1 each, ten prompts: ten elevenths
+        value, low, high, _ = trained.launch_share(rng.normal(size=(6, 1)) + rng.normal(size=10) + rng.normal(size=(6, 10)))
+        means.append(value)
+        inside += low <= 10 / 11 <= high
+    assert abs(inside / 400 - 0.95) < 0.03 and abs(np.median(means) - 10 / 11) < 0.03
 
 
 def test_variance_components_by_hand():

@@ -1,4 +1,4 @@
-"""Tables and metrics of Acts I and III from their rows. In Act I intervals resample launches (seeds), in Act III held-out windows.
+"""Tables and metrics of Acts I and III from their rows. Intervals of Act I are Student's over launches (seeds), those of Act III resample held-out windows.
 
 A copier is right wherever nothing was changed: its accuracy is the copy baseline, and lift is accuracy less that.
 """
@@ -14,6 +14,7 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from .rest import RESAMPLES, Found
+from .reverse import student
 from .sweep import frame
 
 BIASED = ("free", "x1", "x20")
@@ -36,14 +37,6 @@ def runs(file: RowFile) -> dict[str, list[dict]]:
     return {name: sorted(group, key=lambda r: r["seed"]) for name, group in sorted(st.by(file.of("overfit"), "run").items())}
 
 
-def over_seeds(values: Sequence[float]) -> Found:
-    """Mean over launches with its bootstrap interval."""
-    if thin := criteria.few(len(values), unit="seed"):
-        return float(np.mean(values)), None, None, len(values), thin
-    found = st.paired_bootstrap(values)
-    return found["mean_diff"], found["ci_low"], found["ci_high"], len(values)
-
-
 def last(group: Sequence[dict], name: str) -> list[float]:
     """One rate of every launch under the noise of training, at its last step."""
     return [rates(r["curve"][-1])[name] for r in group]
@@ -62,14 +55,14 @@ def overfit_numbers(file: RowFile) -> dict[str, Found]:
     """Every metric of data/criteria/act1.json that these rows can give; percentages and points."""
     by, out = runs(file), {}
     for name, group in by.items():
-        out[f"lift:{name}"] = over_seeds(last(group, "lift"))
+        out[f"lift:{name}"] = student(last(group, "lift"))
     corrupted = {name: np.array(last(group, "corrupted")) for name, group in by.items()}
-    out |= {"corrupted:001": over_seeds(corrupted["001"]), "unchanged:002": over_seeds(last(by["002"], "unchanged")),
-            "steps": over_seeds(corrupted["004"] - corrupted["001"]), "capacity": over_seeds(corrupted["003"] - corrupted["004"]),
-            "recall:003": over_seeds([rates(at(r, 1.0))["identity"] for r in by["003"]]),
-            "unseen:003": over_seeds([rates(r["unseen"])["lift"] for r in by["003"]]),
+    out |= {"corrupted:001": student(corrupted["001"]), "unchanged:002": student(last(by["002"], "unchanged")),
+            "steps": student(corrupted["004"] - corrupted["001"]), "capacity": student(corrupted["003"] - corrupted["004"]),
+            "recall:003": student([rates(at(r, 1.0))["identity"] for r in by["003"]]),
+            "unseen:003": student([rates(r["unseen"])["lift"] for r in by["003"]]),
             "bits": (sum(r["bits_changed"] for r in file.of("overfit")), None, None, len(file.of("overfit"))),
-            "ppl:003": over_seeds([cost_of_adapter(r) for r in by["003"]])}
+            "ppl:003": student([cost_of_adapter(r) for r in by["003"]])}
     return out
 
 

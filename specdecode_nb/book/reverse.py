@@ -3,6 +3,7 @@
 A difference of two arms is a number for every pair (seed, window). Seeds and windows are both drawn at random and crossed, so the
 variance of the mean is estimated from the two-way table: by seed (launches), by window (texts), and the rest. Intervals are
 Student's with Satterthwaite's degrees of freedom, since a handful of seeds is too few to resample; a bootstrap of both beside it.
+Against the shuffled control the second factor is the permutation, which is drawn for a forward of many windows.
 """
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ SHORT = {arm: NAMES[arm] for arm in ("C_fixed", "E_half")}
 CONDITIONS = ("aligned", "shuffled", "none")
 LIFT, ACCURACY = "right", "changed_right"  # lists of a score row: of all canvas rows, and of those that the noise changed
 SEEN = 3.0  # percentage points
+FORWARD = 32  # windows of one forward, for rows that do not say
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,13 @@ class Margin:
 
 
 def power(effect: float, se: float, df: float) -> float:
+    """Probability that a two-sided t-test at 5 % sees a true ``effect``, whose estimate has standard error ``se`` with ``df`` degrees of freedom."""
     if not math.isfinite(se):
         return 0.0
-    if se == 0:
+    shift = effect / se if se else math.inf
+    if shift > 30:  # beyond any doubt, and beyond what the distribution can be evaluated at
         return 1.0
-    edge, shift = stats.t.ppf(0.975, df), effect / se
+    edge = stats.t.ppf(0.975, df)
     return float(stats.nct.sf(edge, df, shift) + stats.nct.cdf(-edge, df, shift))
 
 
@@ -155,8 +159,16 @@ def shares(file: RowFile, arms: Sequence[str], field: str, levels: Sequence[floa
     return 100 * np.mean(parts, axis=0)
 
 
+def by_permutation(file: RowFile, values: np.ndarray) -> np.ndarray:
+    """[..., windows] to [..., permutations]: the windows of one forward share the shuffled control's order, so they are one unit. The mean stays."""
+    share = file.config.get("forward", FORWARD)
+    starts = np.arange(0, values.shape[-1], share)
+    return np.add.reduceat(values, starts, axis=-1) * (len(starts) / values.shape[-1])
+
+
 def margin_table(file: RowFile, one: str, other: str, field: str = LIFT, levels: Sequence[float] | None = None) -> np.ndarray:
-    return shares(file, (one, other), field, levels or file.config["levels"], (1, -1))
+    table = shares(file, (one, other), field, levels or file.config["levels"], (1, -1))
+    return by_permutation(file, table) if "C" in (one, other) and table.size else table
 
 
 def margin(file: RowFile, one: str, other: str, field: str = LIFT, levels: Sequence[float] | None = None) -> Margin | None:
@@ -220,16 +232,13 @@ def gate_sweep(file: RowFile) -> dict[str, dict[float, np.ndarray]]:
     return out
 
 
-def over_windows(values: np.ndarray) -> Found:
-    """Mean over windows with Student's 95 % interval."""
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)) if len(values) >= criteria.FEWEST else None
-    return (float(values.mean()), *((values.mean() - half, values.mean() + half) if half is not None else (None, None)), len(values))
-
-
-def over_seeds(values: Sequence[float]) -> Found:
-    """The same over launches; too few of them decide nothing."""
-    thin = criteria.few(len(values), unit="seed")
-    return (float(np.mean(values)), None, None, len(values), thin) if thin else over_windows(np.asarray(values, float))
+def student(values: Sequence[float], unit: str = "seed") -> Found:
+    """The arguments of :func:`..criteria.judge`: mean of independent values and Student's 95 % interval; too few decide nothing."""
+    x, n = np.asarray(values, float), len(values)
+    if thin := criteria.few(n, unit=unit):
+        return float(x.mean()), None, None, n, thin
+    half = stats.t.ppf(0.975, n - 1) * x.std(ddof=1) / math.sqrt(n)
+    return float(x.mean()), float(x.mean() - half), float(x.mean() + half), n
 
 
 def gate_ends(file: RowFile, arm: str) -> list[float]:
@@ -248,7 +257,7 @@ def cost(file: RowFile, arm: str) -> Found | None:
     """Seconds of a launch over those of the causal arm at the same seed."""
     causal = {r["seed"]: r["seconds"] for r in launches(file, "A") if r["stopped"] is None}
     ratios = [r["seconds"] / causal[r["seed"]] for r in launches(file, arm) if r["stopped"] is None and r["seed"] in causal]
-    return over_seeds(ratios) if ratios else None
+    return student(ratios) if ratios else None
 
 
 def prices(file: RowFile) -> pd.DataFrame:
@@ -281,7 +290,7 @@ def numbers(file: RowFile) -> dict[str, Found]:
     untrained = gate_sweep(file)
     one = [untrained[c][1.0] for c in ("aligned", "shuffled", "none")]
     out["gate_one"] = (int(sum((v != one[0]).sum() for v in one[1:])), None, None, len(one[0]))
-    out["untrained_aligned"] = over_windows(untrained["shuffled"][0.25] - untrained["aligned"][0.25])
+    out["untrained_aligned"] = student(by_permutation(file, untrained["shuffled"][0.25] - untrained["aligned"][0.25]), "permutation")
     unstable = sum(r["stopped"] is not None for a in ALIGNED for r in launches(file, a) if r["seed"] in whole(file, "A"))
     out["unstable"] = (unstable, None, None, sum(len(launches(file, a)) for a in ALIGNED))
     levels = file.config["levels"]
@@ -299,7 +308,7 @@ def numbers(file: RowFile) -> dict[str, Found]:
             out[name] = m.found()
     for name, which in (("gate", "E"), ("gate_half", "E_half")):
         if ends := gate_ends(file, which):
-            out[name] = over_seeds(ends)
+            out[name] = student(ends)
     if found := cost(file, "B"):
         out["cost"] = found
     return out

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from .. import criteria
 from ..records import RowFile
+from . import reverse
+from .reverse import student
 from .sweep import frame
 
 Found = tuple
@@ -46,28 +47,14 @@ def less(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> dict[int, 
 
 
 def over_seeds(values: dict[int, float]) -> Found:
-    """The arguments of :func:`..criteria.judge`: mean and Student's interval over seeds."""
-    x = np.array(list(values.values()))
-    if not len(x):
-        return (None,)
-    thin = criteria.few(len(x), unit="seed")
-    if thin:
-        return float(x.mean()), None, None, len(x), thin
-    half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
-    return float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x)
+    """Mean and Student's interval over seeds."""
+    return student(list(values.values())) if values else (None,)
 
 
 def power(values: Sequence[float], effect: float = EFFECT) -> float | None:
-    """Probability that a two-sided t-test at 5 % over as many seeds sees a true difference of ``effect``; None below two seeds."""
+    """Probability that the t-test over as many seeds sees a true difference of ``effect``; None below two seeds."""
     n = len(values)
-    if n < 2:
-        return None
-    spread = np.std(values, ddof=1)
-    shift = effect * math.sqrt(n) / spread if spread else math.inf
-    if shift > 30:  # beyond any doubt, and beyond what the distribution can be evaluated at
-        return 1.0
-    edge = stats.t.ppf(0.975, n - 1)
-    return float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
+    return reverse.power(effect, float(np.std(values, ddof=1)) / math.sqrt(n), n - 1) if n > 1 else None
 
 
 def gain(file: RowFile, condition: str, arm: str = "aligned", against: str = "causal") -> dict[int, float]:

@@ -1,6 +1,6 @@
 """Tables and metrics of the training Acts from their rows: what a launch learned, what it is worth in decoding, how far launches lie apart.
 
-Intervals of teacher-forced numbers resample held-out windows with all their blocks; those of decoding resample prompts. Slot j is the j-th
+Intervals of teacher-forced numbers resample held-out text with all its blocks; those of decoding resample prompts. Slot j is the j-th
 speculative one (slot 1 is offset +2 of Act IV-U4 and later).
 """
 from __future__ import annotations
@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import f as f_distribution
 
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from .palette import label
-from .rest import RESAMPLES, Found, over_prompts, prefix_of, ratio
+from .rest import RESAMPLES, Found, acceptance_of, over_prompts, prefix_of, ratio
 from .sweep import arm_rows, frame
 from .verdicts import paying_slots
 
 UNTRAINED, WIDTHS, CONTROL, OTHER = "untrained", (4, 6, 8), "A_k4", "C_k8"  # as the protocols name them
+NEIGHBOURS = 3  # windows of about one document
 INGREDIENTS = ("nothing", "looking", "threads", "kernels", "rounding", "order", "noise")
 
 
@@ -59,11 +61,11 @@ def distance_k4(row: dict) -> np.ndarray:
 
 
 def over_windows(values: np.ndarray, windows: Sequence[int]) -> Found:
-    """Mean of ``values`` [blocks] and its interval, windows resampled with all their blocks."""
-    names = sorted(set(windows))
-    sums = np.array([[values[np.array(windows) == n].sum(), windows.count(n)] for n in names])
-    n, value = len(names), float(values.mean())
-    if thin := criteria.few(n, unit="window"):
+    """Mean of ``values`` [blocks] and its interval. Windows are consecutive pieces of documents, so NEIGHBOURS of them are resampled together."""
+    at = np.array(windows) // NEIGHBOURS
+    sums = np.array([[values[at == n].sum(), (at == n).sum()] for n in np.unique(at)])
+    n, value = len(sums), float(values.mean())
+    if thin := criteria.few(n, unit="document"):
         return value, None, None, n, thin
     drawn = sums[st.draws(n, n * RESAMPLES).reshape(RESAMPLES, n)].sum(axis=1)
     return value, *st.interval(drawn[:, 0] / drawn[:, 1]), n
@@ -101,7 +103,7 @@ def decoding(rows: Sequence[dict]) -> pd.DataFrame:
     control, lines = st.plain_arm(rows), []
     for e in st.summarise(rows):
         value, low, high, *_ = ratio(rows, e["arm"], control)
-        lines.append({"arm": e["arm"], "acceptance": accepted_of(rows, e["arm"]), "mean accepted prefix": e["mean accepted prefix"], "TPF": tpf_of(rows, e["arm"]), "tok/s": e["tok/s"],
+        lines.append({"arm": e["arm"], "acceptance": None if e["arm"].startswith("ar") else acceptance_of(rows, e["arm"]), "mean accepted prefix": e["mean accepted prefix"], "TPF": tpf_of(rows, e["arm"]), "tok/s": e["tok/s"],
                       "x plain": value, "low": low, "high": high})
     table = frame(lines, **{"mean accepted prefix": "tokens", "acceptance": "all prompts", "TPF": "all prompts", "tok/s": "median", "low": "95 %", "high": "95 %"})
     table["arm"] = [label(e["arm"]) if e["arm"].startswith("ar") else e["arm"] for e in lines]
@@ -124,11 +126,6 @@ def tpf_of(rows: Sequence[dict], arm: str) -> float:
 
 def rate_of(rows: Sequence[dict], arm: str) -> float:
     return st.median_of(arm_rows(rows, arm), st.tokens_per_second)
-
-
-def accepted_of(rows: Sequence[dict], arm: str) -> float:
-    mine = arm_rows(rows, arm)
-    return sum(st.pooled(mine, "accepted_per_cycle")) / sum(sum(st.offered(r)) for r in mine)
 
 
 def best_of(rows: Sequence[dict], arms: Sequence[str], statistic: Callable) -> str:
@@ -173,11 +170,11 @@ def of_act4u3(file: RowFile) -> dict[str, Found]:
         "again_agreement": (abs(float((mean_slots(4)(forced(file, "curve", 2, first)) - mean_slots(4)(early)).mean())), None, None, early["blocks"]),
         "again_digests": (len(set(again)), None, None, len(again)),
         "agreement_gain": gain(late, early, mean_slots(4)), "tv_change": gain(late, early, distance_k4),
-        "acceptance_gain": more(rows, arms[1], arms[0], accepted_of), "tpf_gain": more(rows, arms[1], arms[0], tpf_of),
+        "acceptance_gain": more(rows, arms[1], arms[0], acceptance_of), "tpf_gain": more(rows, arms[1], arms[0], tpf_of),
         "rate_gain": ratio(rows, arms[1], arms[0]), "speed": ratio(rows, arms[1], st.plain_arm(rows)),
-        "k2_acceptance_gain": more(rows, f"step{last}_k2", f"step{first}_k2", accepted_of),
-        "passed_on": over_prompts([r for r in rows if r["arm"] in arms], lambda rs: rate_of(rs, arms[1]) / rate_of(rs, arms[0]) - accepted_of(rs, arms[1]) / accepted_of(rs, arms[0]))
-        if accepted_of(rows, arms[0]) else (None,)}
+        "k2_acceptance_gain": more(rows, f"step{last}_k2", f"step{first}_k2", acceptance_of),
+        "passed_on": over_prompts([r for r in rows if r["arm"] in arms], lambda rs: rate_of(rs, arms[1]) / rate_of(rs, arms[0]) - acceptance_of(rs, arms[1]) / acceptance_of(rs, arms[0]))
+        if acceptance_of(rows, arms[0]) else (None,)}
 
 
 def curve(file: RowFile, k: int = 4) -> pd.DataFrame:
@@ -186,7 +183,7 @@ def curve(file: RowFile, k: int = 4) -> pd.DataFrame:
     lines = []
     for r in sorted((r for r in file.of("forced") if (r["arm"], r["launch"]) == ("curve", 1)), key=lambda r: r["step"]):
         arm = f"step{r['step']}_k{k}"
-        lines.append({"step": r["step"], "validation TV": distance(r, k), "agreement": float(mean_slots(k)(r).mean()), "acceptance": accepted_of(rows, arm),
+        lines.append({"step": r["step"], "validation TV": distance(r, k), "agreement": float(mean_slots(k)(r).mean()), "acceptance": acceptance_of(rows, arm),
                       "mean accepted prefix": prefix_of(rows, arm), "TPF": tpf_of(rows, arm), "tok/s": rate_of(rows, arm), "x plain": rate_of(rows, arm) / rate_of(rows, st.plain_arm(rows))})
     return frame(lines, **{"validation TV": "L1 per row", "mean accepted prefix": "tokens", "tok/s": "median"})
 
@@ -206,11 +203,11 @@ def paying(rows: Sequence[dict]) -> list[int]:
 def of_act4u4(file: RowFile) -> dict[str, Found]:
     rows = file.of("decode")
     start, at = forced(file, "start"), {k: forced(file, f"horizon{k}") for k in WIDTHS}
-    errors = [e["error"] for e in st.cost_model(rows)]
-    best4 = best_of(rows, [f"{arm}_k4" for arm in ("start", *(f"horizon{k}" for k in WIDTHS))], rate_of)
-    out = integrity(file) | {f"{name}_slot{j}": gain(row, start, slot(j)) for name, row in (("k8", at[8]), ("k4", at[4])) for j in (4, 5)}
+    errors, fours = [e["error"] for e in st.cost_model(rows)], [f"{arm}_k4" for arm in ("start", *(f"horizon{k}" for k in WIDTHS))]
+    best4 = best_of(rows, fours, rate_of)
+    out = integrity(file) | {name: gain(row, start, slot(j)) for name, row, j in (("k8_slot4", at[8], 4), ("k8_slot5", at[8], 5), ("k4_slot4", at[4], 4))}
     return out | {"cost_error": (float(np.mean(np.abs(errors))), None, None, len(errors)), "cost_one_sided": (max(sum(e > 0 for e in errors), sum(e < 0 for e in errors)) / len(errors), None, None, len(errors)),
-                  "k8_tpf": more(rows, "horizon8_k8", best_of(rows, ["start_k4", "horizon4_k4"], tpf_of), tpf_of), "k8_speed": ratio(rows, "horizon8_k8", st.plain_arm(rows)),
+                  "k8_tpf": more(rows, "horizon8_k8", best_of(rows, fours, tpf_of), tpf_of), "k8_speed": ratio(rows, "horizon8_k8", st.plain_arm(rows)),
                   "k8_over_k4": ratio(rows, "horizon8_k8", best4), "k6_over_k4": ratio(rows, "horizon6_k6", best4),
                   "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, 4)}
 
@@ -263,6 +260,18 @@ def components(table: np.ndarray) -> dict[str, float]:
     return {"launch": max(0.0, float(of_launch - residual) / m), "prompt": max(0.0, float(of_prompt - residual) / n), "launch x prompt": residual}
 
 
+def launch_share(table: np.ndarray) -> Found:
+    """Share of the variance of a launch's mean that is of the launch and not of these prompts, with its interval by the F distribution."""
+    n, m = table.shape
+    if thin := criteria.few(n, unit="run"):
+        return None, None, None, n, thin
+    parts = components(table)
+    rest = parts["launch x prompt"] / m
+    ratio = table.mean(axis=1).var(ddof=1) / rest if rest else np.inf
+    value, low, high = (max(0.0, 1 - edge / ratio) for edge in (1.0, *f_distribution.ppf((0.975, 0.025), n - 1, (n - 1) * (m - 1))))
+    return value, low, high, n
+
+
 def spread(rows: Sequence[dict], arms: Sequence[str]) -> tuple[float, None, None, int]:
     """Largest less smallest accepted prefix of some launches."""
     values = [prefix_of(rows, arm) for arm in arms]
@@ -292,8 +301,7 @@ def of_act4u5(file: RowFile) -> dict[str, Found]:
     pairs = list(zip([f"{OTHER}-1", *group(file, OTHER, "seed")], seeds))
     apart = [prefix_of(rows, a) - prefix_of(rows, b) for a, b in pairs]
     out["signs"] = min(sum(d > 0 for d in apart), sum(d < 0 for d in apart)), None, None, len(apart)
-    parts = components(prefixes(rows, seeds))
-    out["launch_share"] = parts["launch"] / (parts["launch"] + parts["launch x prompt"] / len(st.by(rows, "prompt_id")) or 1.0), None, None, len(seeds)
+    out["launch_share"] = launch_share(prefixes(rows, seeds))
     return out
 
 
@@ -317,7 +325,7 @@ def manifest(file: RowFile, last: int = 20) -> pd.DataFrame:
     for r in file.rows:
         if r["kind"] in TRAINED:
             losses = [e[1] for e in r["loss"]] if "loss" in r else r["losses"] if "losses" in r else np.add(r["ar"], r["diff"])
-            lines.append({"launch": TRAINED[r["kind"]].format(**r), "seed": r.get("seed") or r["recipe"]["seed"], "steps": r.get("steps", r.get("step")), "trained": r["trained"],
+            lines.append({"launch": TRAINED[r["kind"]].format(**r), "seed": r.get("seed") or r["recipe"].get("data_seed") or r["recipe"]["seed"], "steps": r.get("steps", r.get("step")), "trained": r["trained"],
                           "last losses": float(np.mean(losses[-last:])) if len(losses) else None, "seconds": r["seconds"], "sha256": (r.get("adapter_digest") or r["digest"])[:16]})
     return frame(lines, trained="numbers", **{"last losses": f"mean of {last}"})
 

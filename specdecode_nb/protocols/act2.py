@@ -159,7 +159,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     text = windows(target, params["train_windows"], PREFIX + CANVAS, ACT)
     held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, held_out=True, apart=APART)
     config = {name: params[name] for name in ("target", "windows", "train_windows")} | {"reduced": params["quick"], "dtype": "float32", "seeds": seeds, "arms": list(arms),
-              "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(GATES), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED, "apart": APART,
+              "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(GATES), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED, "apart": APART, "forward": BATCH,
               "recipe": {k: v for k, v in asdict(recipe(0)).items() if k != "seed"}, "loss": "changed rows of the canvas",
               "text": {name: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for name, ids in (("train", text), ("held_out", held_out))},
               "criteria": criteria.load(ACT).rules}
