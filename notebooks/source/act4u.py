@@ -590,7 +590,8 @@ page.verdict()
 #
 # Layout, objective, corruption, adapted modules and rank are the published ones; the target is this repository's small model, the text the grammar part of its own corpus. A window is forwarded once
 # without the adapter. Blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there; on the same blocks this gives the published loss and its gradient.
-# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. Chosen for this size are the learning rate, the number of steps and of rows, and the moments of AdamW
+# (0.9 and 0.98, with bias correction; the publication has the defaults of MLX).
 
 # %%
 here = page.measured()
@@ -686,7 +687,7 @@ if recipes:
     page.number("recipe_clear", ", ".join(clear) or "none", source="uno_recipes")
     page.say("At equal steps the published recipe accepts [[recipe_published]] tokens a cycle here and all five changes together [[recipe_all]]. Alone, the change of *[[recipe_best_change]]* brings most ([[recipe_best_alone]]). "
              "Alone, only these are told apart from nothing by the interval: [[recipe_clear]]. "
-             "The arms are short, so this ranks the changes at [[recipe_steps]] steps, not at the end of a long training; each arm is one launch, and all share a rate of [[recipe_rate]] and [[recipe_blocks]] a step, "
+             "The arms are short, so this ranks the changes at [[recipe_steps]] steps, not at the end of a long training; each arm is one launch, and all share a rate of [[recipe_rate]] and [[recipe_blocks]] blocks a step, "
              "neither of which is the published one.")
     page.check("all changes together accept more than the published recipe", prefix["all"] > prefix["published"])
 

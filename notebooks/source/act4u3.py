@@ -532,7 +532,8 @@ page.verdict()
 #
 # Layout, objective, corruption, adapted modules and rank are the published ones; the target is this repository's small model, the text the grammar part of its own corpus. A window is forwarded once
 # without the adapter. Blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there; on the same blocks this gives the published loss and its gradient.
-# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. Chosen for this size are the learning rate, the number of steps and of rows, and the moments of AdamW
+# (0.9 and 0.98, with bias correction; the publication has the defaults of MLX).
 #
 # Every draw has a key of its own, by purpose and step, so that looking at a checkpoint cannot change the next one; the first stretch is launched twice to see it.
 

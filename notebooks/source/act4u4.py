@@ -721,7 +721,8 @@ page.check("every later divergence is within one unit in the last place", bool((
 #
 # Layout, objective, corruption, adapted modules and rank are the published ones; the target is this repository's small model, the text the grammar part of its own corpus. A window is forwarded once
 # without the adapter. Blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there; on the same blocks this gives the published loss and its gradient.
-# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. Chosen for this size are the learning rate, the number of steps and of rows, and the moments of AdamW
+# (0.9 and 0.98, with bias correction; the publication has the defaults of MLX).
 
 # %%
 here = page.measured()

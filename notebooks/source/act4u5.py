@@ -584,7 +584,8 @@ page.note("NO CROSS-HORIZON TRANSFER also holds")
 # %% [markdown]
 # Layout, objective, corruption, adapted modules and rank are the published ones; the target is this repository's small model, the text the grammar part of its own corpus. A window is forwarded once
 # without the adapter. Blocks of noise then branch off from many of its positions, with the keys and states that decoding would have there; on the same blocks this gives the published loss and its gradient.
-# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. The learning rate, the number of steps and of rows are chosen for this size.
+# A step has a fixed number of *draft rows*, so a wide block is not supervised more densely than a narrow one. Chosen for this size are the learning rate, the number of steps and of rows, and the moments of AdamW
+# (0.9 and 0.98, with bias correction; the publication has the defaults of MLX).
 #
 # Launches that are meant to be identical are processes of their own. First the question that the published project could not settle: which ingredient makes two launches differ? Each perturbed launch differs from the control in
 # one of them, and is compared with it bit for bit, weights and moments.
@@ -648,6 +649,8 @@ if here:
 # - **A small suite.** The prompts come from five of the nine categories that Act IV-S used later, with short continuations.
 # - **Best of three repeats.** The recorded time of a prompt is the best of three; that favors no arm, but it is not what a user sees.
 # - **Of the measured part.** A launch is deterministic or not on one machine with one build of its libraries; nothing is said of others. Few seeds, short launches, and rounding put in at single numbers of the start, where kernels would put it everywhere.
+# - **Arms do not share their draws here.** A step of a wide block has fewer blocks, so that arms of another width branch off elsewhere and draw other noise; the published arms were aligned. What separates two arms here
+#   holds such a draw as well, and how much a draw alone can do is what the launches over seeds show.
 # - **Speed depends on the session.** The next cell shows it.
 
 # %%
