@@ -59,6 +59,13 @@ def test_resumed_is_uninterrupted(tmp_path):
     with pytest.raises(BadInput, match="another recipe"):
         loop(replace(RECIPE, lr=0.1)).resume(tmp_path / "c.safetensors")
     loop(replace(RECIPE, lr=0.1)).resume(tmp_path / "c.safetensors", ["lr"])
+    first.save(tmp_path / "d.safetensors")
+    known = loop(frozen=lambda: "one")
+    known.save(tmp_path / "e.safetensors")
+    loop(frozen=lambda: "two").resume(tmp_path / "d.safetensors")  # saved without a target
+    loop(frozen=lambda: "one").resume(tmp_path / "e.safetensors")
+    with pytest.raises(BadInput, match="trained on another target"):
+        loop(frozen=lambda: "two").resume(tmp_path / "e.safetensors")
     wide = nn.Linear(5, 5)
     with pytest.raises(BadInput, match="does not fit"):
         loop(model=wide).resume(tmp_path / "c.safetensors")
@@ -109,6 +116,21 @@ def test_saturation_is_five_still_steps_of_saturated_logits():
     calm = Loop(Two(), still, batch, RECIPE, saturated=lambda *_: False)
     calm.run(20, quiet)
     assert calm.step == 20
+
+
+def test_still_steps_are_counted_over_pauses(tmp_path):
+    """Two steps at a time, and a pause on disk, end a run as five in a row do."""
+    def still():
+        return Loop(Two(), lambda m, x, y: 1e-6 * loss(m, x, y), batch, RECIPE, saturated=lambda *_: True)
+
+    run, path = still(), tmp_path / "c.safetensors"
+    run.run(2, quiet)
+    run.run(4, quiet)
+    run.save(path)
+    again = still()
+    again.resume(path)
+    with pytest.raises(FloatingPointError, match="step 5:"):
+        again.run(9, quiet)
 
 
 def test_rates():

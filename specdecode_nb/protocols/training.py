@@ -270,7 +270,8 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
         done = {(r["kind"], r["arm"], r["launch"], r["step"]) for r in rows if r["kind"] in ("launch", "forced")}
         with running(target, Texts(target, params["windows"]), work) as run:
             for job in jobs:
-                if not all((kind, job.arm, job.launch, step) in done for kind in ("launch", "forced")[: 1 + job.judged] for step in job.stops):
+                rows_there = all((kind, job.arm, job.launch, step) in done for kind in ("launch", "forced")[: 1 + job.judged] for step in job.stops)
+                if not rows_there or not checkpoint(work, job.name, job.stops[-1]).exists():  # decoding and later launches need it
                     keep(r for r in run(job) if (r["kind"], r["arm"], r["launch"], r["step"]) not in done)
         keep(decode_rows(target, prompts, arms_of(target, arms, work), params["tokens"], params["repeats"], decoded(rows)))
     return journal.with_suffix(".json")

@@ -109,17 +109,19 @@ class Loop:
         """Trainable tensors, moments, recipe, step, seconds and log in one safetensors file, put in place whole."""
         tensors = {f"model.{k}": v for k, v in tree_flatten(self.model.trainable_parameters())}
         tensors |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
-        state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "still": self.still, "log": self.log}
+        state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "still": self.still, "log": self.log, "frozen": self._digest}
         write_safetensors(path, tensors, {"state": json.dumps(state)})
 
     def resume(self, path: Path, changed: Iterable[str] = LONGER) -> None:
-        """Go on from :meth:`save`. Raises BadInput if the recipe differs in other fields than ``changed``, or the tensors are of another model."""
+        """Go on from :meth:`save`. Raises BadInput if the recipe differs in other fields than ``changed``, or target or tensors are of another model."""
         tensors, metadata = mx.load(str(path), return_metadata=True)
         state, changed = json.loads(metadata["state"]), set(changed) | set(LONGER)
         fixed = lambda r: {k: v for k, v in json.loads(json.dumps(r)).items() if k not in changed}  # noqa: E731
         later = {f.name: f.default for f in fields(self.recipe) if f.default is not MISSING}  # an older checkpoint lacks fields of today
         if fixed(later | state["recipe"]) != fixed(asdict(self.recipe)):
             raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
+        if state.get("frozen") and self._digest and state["frozen"] != self._digest:
+            raise BadInput(f"The checkpoint {path.name!r} was trained on another target; give that one or another folder.")
         part = lambda name: {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}  # noqa: E731
         expect({k: v.shape for k, v in tree_flatten(self.model.trainable_parameters())}, {k: v.shape for k, v in part("model.").items()}, path.name)
         self.model.update(tree_unflatten(list(part("model.").items())))
