@@ -2,6 +2,7 @@
 from dataclasses import replace
 
 import numpy as np
+import scipy.stats
 import pytest
 from mlx.utils import tree_flatten
 from pydantic import ValidationError
@@ -140,7 +141,11 @@ def test_the_interval_covers_and_the_power_is_what_is_found():
 
 
 def test_power_at_its_ends():
-    assert reverse.power(0, 1.0, 7) == pytest.approx(0.05) and reverse.power(3, 0.0, 7) == 1.0 and reverse.power(3, float("inf"), 1) == 0.0
+    assert reverse.power(0, 1.0, 7) == pytest.approx(0.05, rel=1e-3) and reverse.power(3, 0.1, 2.2) > 0.999 and reverse.power(3, 0.01, 5.0) == 1.0
+    for effect, df in ((1.0, 3), (2.5, 3), (2.5, 40.5), (4.0, 7)):
+        edge = scipy.stats.t.ppf(0.975, df)
+        assert reverse.power(effect, 1.0, df) == pytest.approx(scipy.stats.nct.sf(edge, df, effect) + scipy.stats.nct.cdf(-edge, df, effect), abs=1e-4)
+    assert reverse.power(3, 0.0, 7) == 1.0 and reverse.power(3, float("inf"), 1) == 0.0
     plan = lambda seeds, windows, sd=0.8: reverse.planned(seeds, windows, sd, 0.5, 32, act2.LEVELS)  # noqa: E731
     assert plan(1, 10_000) == 0.0 and plan(3, 64) < plan(5, 64) < plan(5, 256) < plan(8, 256) and plan(8, 256, 3.0) < 0.8 < plan(8, 256)
 
