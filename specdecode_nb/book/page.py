@@ -369,7 +369,7 @@ class Page:
         if self.rows and len(made := trained.manifest(self.rows)):
             some = made if len(made) <= LONG else made.head(LONG)
             self.show(some, "adapters", "What was trained for these rows, checkpoint by checkpoint. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
-                      {"trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [self.rows], None if some is made else made)
+                      {"seed": "d", "trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [self.rows], None if some is made else made)
 
     def finish(self) -> None:
         """Close the page: everything published has been shown, numbers are kept, and the notebook counts as whole."""
