@@ -53,6 +53,8 @@ def test_every_launch_and_canvas_is_there_once(measured):
     assert [r["source"] for r in measured.of("canvas")] == ["truth", "greedy", "drawn"] + 3 * ["sampler"]
     truth, full, half = (denoising.canvases(measured, *which)[0] for which in (("truth",), ("sampler", 0.0, 8), ("sampler", 0.5, 8)))
     assert truth["right"] == truth["written"] == 16 and half["written"] == 8 >= half["right"] and len(full["sure"]) == 8 and len(denoising.canvases(measured, "sampler", 0.0, 64)[0]["sure"]) == 16
+    table = denoising.fills_table(measured)
+    assert len(table) == 6 and table["confidence first"].notna().sum() == 3 and table["rows right"][0] == 100
     assert measured.config["shared_windows"] == 0 and measured.config["mask_id"] == 1
     before = measured.provenance["target"]["digest"]
     assert all(r["target_before"] == r["target_after"] == before for r in measured.of("masked_launch"))

@@ -236,6 +236,6 @@ def fills_table(file: RowFile) -> pd.DataFrame:
         entries.append({"canvas": name, "texts": len(rows),
                         "nats a token": st.mean([r["nats"] for r in rows]), "distinct": st.mean([r["distinct"] for r in rows]),
                         "looped": st.mean([r["looped"] for r in rows]), "rows right": 100 * st.mean([r["right"] / r["written"] for r in rows]),
-                        "confidence first": st.mean([r["sure"][0] for r in rows]) if rows[0]["sure"] else None,
-                        "confidence last": st.mean([r["sure"][-1] for r in rows]) if rows[0]["sure"] else None})
+                        "confidence first": st.mean([r["sure"][0] for r in rows]) if rows[0].get("sure") else None,
+                        "confidence last": st.mean([r["sure"][-1] for r in rows]) if rows[0].get("sure") else None})
     return frame(entries, **{"nats a token": "under the target", "rows right": "%"})
