@@ -129,7 +129,7 @@ def run(options) -> int:
     out = folder(options.out or Path("out") / act.id, "figures", "figures/tables", "failed")
     from .book import needs
     from .book.notebooks import read_source, run as execute
-    from .book.page import measured_path
+    from .book.origin import measured_path
     from .records import load_rows, unfinished
 
     read_source(act.id)  # before anything is measured

@@ -586,6 +586,7 @@ if here:
 # And to what was measured here:
 #
 # - **Another scale.** One attention layer after three recurrent ones, and a text that a grammar writes. With the attention layer last, a second pass is the only way for a recurrent layer to learn what stands to the right, which favours it.
+# - **One permutation.** The control as published has a single one, so its intervals say nothing of another; the matched control draws one for a forward, and these are its units.
 # - **Seeds are launches.** They vary the first adapter, the order of the windows and the noise together; the frozen target is one.
 # - **Power is an estimate.** It is worked out from the variance of the same few launches, so it is itself uncertain, and with few seeds somewhat too high.
 # - **One recipe.** Rate and length were chosen by the causal arm's learning alone; an arm with more to learn might want longer.

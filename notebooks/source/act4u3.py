@@ -564,8 +564,7 @@ if here:
         page.number(f"here_last_k{k}", t.loc[final, "x plain"], ".3f", "x plain", page.rows.name)
     page.number("here_faster_at_2", int((tables[2]["x plain"] > tables[4]["x plain"]).sum()), "d", "checkpoints", page.rows.name)
     page.number("here_checkpoints", len(tables[4]), "d", "checkpoints", page.rows.name)
-    page.say("More training moves every link of the chain, and little of it reaches the clock: at the end K=4 runs at [[here_last_k4]] times plain decoding and K=2 at [[here_last_k2]]. "
-             "K=2 is the faster width at [[here_faster_at_2]] of [[here_checkpoints]] checkpoints; on this machine a row of a forward costs arithmetic, so that a wide block has to be earned.")
+    page.say("At the end K=4 runs at [[here_last_k4]] times plain decoding and K=2 at [[here_last_k2]]. K=2 is the faster width at [[here_faster_at_2]] of [[here_checkpoints]] checkpoints.")
 
 # %%
 if here:

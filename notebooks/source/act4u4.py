@@ -778,8 +778,8 @@ if longer:
     page.number("here_compared", len(both), ",d", "losses", longer.name)
     page.number("here_same", sum(mine[s] == unbroken[s] for s in both), ",d", "losses", longer.name)
     page.number("here_k2", learned.curve(longer, 2)["x plain"].max(), ".3f", "x plain", longer.name)
-    page.say("Act IV-U3's rows hold an unbroken launch at K=4 of the same recipe and seed. Of [[here_compared]] losses that both have, before and after the checkpoint from which this page's launches go on, [[here_same]] are the same number: "
-             "a split run is the whole one. K=2, which is not among the published widths of this Act, decodes at up to [[here_k2]] times plain there; the best K=4 is the best of the published widths, not of this machine.")
+    page.say("Act IV-U3's rows hold an unbroken launch at K=4 of the same recipe and seed. Of [[here_compared]] losses that both have, before and after the checkpoint from which this page's launches go on, [[here_same]] are the same number"
+             + (": a split run is the whole one. " if both and all(mine[s] == unbroken[s] for s in both) else ". ") + "K=2, which is not among the published widths of this Act, decodes at up to [[here_k2]] times plain there; the widths of this Act are the published ones, not those that suit this machine best.")
 
 # %%
 if here:

@@ -32,9 +32,8 @@ rows = ""               # row file; empty: the committed one of the target
 # %%
 import numpy as np
 
-from specdecode_nb import criteria, fit, statistics
+from specdecode_nb import criteria, fit
 from specdecode_nb.book import draw, palette, sampled, start
-from specdecode_nb.book.rest import section
 
 page = start("act6", globals())
 NAMES = {"gumbel": "shared noise", "match": "match", "rejection": "rejection"}

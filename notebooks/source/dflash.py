@@ -45,7 +45,7 @@ import pandas as pd
 from specdecode_nb import criteria, statistics
 from specdecode_nb.book import block as blockwise
 from specdecode_nb.book import beside, draw, overview, palette, peers, published, regimes, rest, staging, start, sweep
-from specdecode_nb.book.page import Computed
+from specdecode_nb.book.origin import Computed
 
 page = start("dflash", globals())
 

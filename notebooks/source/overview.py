@@ -27,7 +27,7 @@ import pandas as pd
 from specdecode_nb import paths
 from specdecode_nb.book import acts as declared
 from specdecode_nb.book import beside, draw, overview, published, start
-from specdecode_nb.book.page import Computed
+from specdecode_nb.book.origin import Computed
 
 page = start("overview", globals())
 facts = {act: published.load(act) for act in paths.ACTS}

@@ -493,7 +493,7 @@ if page.rows:
     page.number("measured_gain_own", word["3-own"].text, source=page.rows.name)
     page.number("measured_gain_trained", word["3-trained"].text, source=page.rows.name)
     page.say("In FULL the gain is [[measured_gain_span]]; on the target's own text it is [[measured_gain_own]]. Criterion 3 asks for [[gain_bar]]: **" + word["3"].word + "**. "
-             "Those are averages over offsets of which the drafter was never trained at the last three. At the trained ones alone, +2 to +5, the gain in FULL is [[measured_gain_trained]].")
+             "Those are averages over all offsets, also those beyond the last that the drafter was trained at. At the trained ones alone, +2 to +5, the gain in FULL is [[measured_gain_trained]].")
 
 # %% [markdown]
 # ### The shuffled control

@@ -15,7 +15,7 @@ from .. import criteria, paths
 from ..errors import BadInput, RunFailed
 from ..records import load_rows, parse, read_text, sha256
 from . import acts, digests, notebooks, numbers, published
-from .page import measured_path
+from .origin import measured_path
 
 BOOK = ("overview", *acts.reading())  # what has to have a source and a notebook
 LARGEST = 1_000_000  # bytes of one executed notebook

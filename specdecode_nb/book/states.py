@@ -14,7 +14,6 @@ import pandas as pd
 from .. import criteria
 from ..records import RowFile
 from . import reverse
-from .reverse import student
 from .sweep import frame
 
 Found = tuple
@@ -48,7 +47,7 @@ def less(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> dict[int, 
 
 def over_seeds(values: dict[int, float]) -> Found:
     """Mean and Student's interval over seeds."""
-    return student(list(values.values())) if values else (None,)
+    return reverse.student(list(values.values())) if values else (None,)
 
 
 def power(values: Sequence[float], effect: float = EFFECT) -> float | None:

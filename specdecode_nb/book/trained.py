@@ -209,7 +209,7 @@ def of_act4u4(file: RowFile) -> dict[str, Found]:
     return out | {"cost_error": (float(np.mean(np.abs(errors))), None, None, len(errors)), "cost_one_sided": (max(sum(e > 0 for e in errors), sum(e < 0 for e in errors)) / len(errors), None, None, len(errors)),
                   "k8_tpf": more(rows, "horizon8_k8", best_of(rows, fours, tpf_of), tpf_of), "k8_speed": ratio(rows, "horizon8_k8", st.plain_arm(rows)),
                   "k8_over_k4": ratio(rows, "horizon8_k8", best4), "k6_over_k4": ratio(rows, "horizon6_k6", best4),
-                  "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, 4)}
+                  "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, max(WIDTHS) - 1 - 3)}
 
 
 # --- IV-U5 ---
