@@ -239,7 +239,7 @@ def test_a_failed_check_ends_the_run(tmp_path, monkeypatch):
 def known(differences, windows=4):
     """Rows of two conditions and arms whose E less D is ``differences`` points at each seed, at every level; windows differ, but equally in both."""
     rows = [{"kind": "state_score", "condition": c, "arm": arm, "seed": seed, "level": level, "hidden": 100, "right": [20 + 5 * w + (d if c == "E" else 0) for w in range(windows)],
-             "nats": [1.0] * windows} for seed, d in enumerate(differences) for c in "DE" for arm in book.BOTH for level in (0.5, 0.75, 1.0)]
+             "nats": [2.0 - 0.5 * (c == "E")] * windows} for seed, d in enumerate(differences) for c in "DE" for arm in book.BOTH for level in (0.5, 0.75, 1.0)]
     return RowFile("act4n", "toy", {}, {"seeds": list(range(len(differences))), "levels": [0.5, 0.75, 1.0], "runs": []}, rows, "known", "")
 
 
@@ -248,6 +248,8 @@ def test_differences_are_paired_and_over_seeds():
     assert (value, n) == (pytest.approx(2.0), 3) and high - value == pytest.approx(4.3027 / np.sqrt(3), abs=1e-3) and value - low == pytest.approx(high - value)
     assert book.numbers(known([1, 2]))["e_less_d"][1:] == (None, None, 2, "2 seeds")
     assert book.numbers(known([1, 2, 3]))["e_less_c"] == (None,)
+    assert book.between(known([1, 2, 3]), "E", "D", value=book.nats)[0] == -0.5 and "-0.50 nats [-0.50, -0.50], lower being better" in book.remark(known([1, 2, 3]))
+    assert book.remark(known([1, 2])).endswith("-0.50 nats, lower being better")
 
 
 def test_power_by_the_design():

@@ -39,6 +39,7 @@ def found(name: str, file: RowFile) -> tuple[str, str]:
         judged = JUDGES[name](file)
         words = Counter(o.word.split(":")[0] for o in judged)
         text = FINDINGS[name]({o.criterion.id: o for o in judged}) if name in FINDINGS else name
+        text += f"; {REMARKS[name](file)}" if name in REMARKS else ""
         return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable"
     if name == "uno_recipes":
         return recipes(file) + short, ""
@@ -180,6 +181,10 @@ def signalled(judged: Judged) -> str:
 FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4n": symbols, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6":
             staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "act4u": learned, "act4u3": longer, "act4u4": horizon,
             "act4u5": launched, "rprm1": signalled, "dflash_peers": beside}
+
+
+REMARKS = {"act4n": states.remark}
+"""What a finding would mislead without, and no rule covers."""
 
 
 def recipes(file: RowFile) -> str:

@@ -33,11 +33,16 @@ def accuracy(row: dict) -> np.ndarray:
     return 100 * np.array(row["right"]) / row["hidden"]
 
 
-def mean_of(file: RowFile, condition: str, arms: Sequence[str] = BOTH, levels: Sequence[float] = PRIMARY) -> dict[int, np.ndarray]:
-    """By seed, the accuracy of every window averaged over arms and levels; seeds that lack one of these are left out."""
+def nats(row: dict) -> np.ndarray:
+    """Mean cross entropy of the corrupted positions, by window."""
+    return np.array(row["nats"])
+
+
+def mean_of(file: RowFile, condition: str, arms: Sequence[str] = BOTH, levels: Sequence[float] = PRIMARY, value: Callable[[dict], np.ndarray] = accuracy) -> dict[int, np.ndarray]:
+    """By seed, the accuracy (or another ``value``) of every window averaged over arms and levels; seeds that lack one of these are left out."""
     found = scores(file)
     cells = {seed: [found.get((condition, arm, seed, level)) for arm in arms for level in levels] for seed in file.config["seeds"]}
-    return {seed: np.mean([accuracy(r) for r in rows], axis=0) for seed, rows in cells.items() if all(rows)}
+    return {seed: np.mean([value(r) for r in rows], axis=0) for seed, rows in cells.items() if all(rows)}
 
 
 def less(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> dict[int, float]:
@@ -101,14 +106,14 @@ def outcomes(file: RowFile) -> list[criteria.Outcome]:
 
 # --- tables ---
 
-def matrix(file: RowFile) -> pd.DataFrame:
-    """One line a run of Stage 2: accuracy on corrupted positions by level, mean over seeds, and the seeds."""
+def matrix(file: RowFile, value: Callable[[dict], np.ndarray] = accuracy) -> pd.DataFrame:
+    """One line a run of Stage 2: accuracy on corrupted positions (or their ``nats``) by level, mean over seeds, and the seeds."""
     entries = []
     for condition, arm in dict.fromkeys((c, a) for c, a, _ in file.config["runs"]):
-        cells = {level: mean_of(file, condition, [arm], [level]) for level in file.config["levels"]}
+        cells = {level: mean_of(file, condition, [arm], [level], value) for level in file.config["levels"]}
         entries.append({"condition": condition, "second pass": NAMES[arm].removesuffix(" second pass"), "seeds": len(next(iter(cells.values()))),
                         **{f"t={level:.2f}": float(np.mean([v.mean() for v in by_seed.values()])) if by_seed else None for level, by_seed in cells.items()}})
-    table = frame(entries, **{f"t={level:.2f}": "%" for level in file.config["levels"]})
+    table = frame(entries, **{f"t={level:.2f}": "%" if value is accuracy else "nats" for level in file.config["levels"]})
     return table.sort_values(["condition", "second pass"], kind="stable", ignore_index=True)
 
 
@@ -118,8 +123,14 @@ def entries(rows: dict[str, Found]) -> list[dict]:
 
 
 def between(file: RowFile, one: str, other: str, **which) -> Found:
-    """One condition less another over seeds; ``which``: arms and levels of :func:`mean_of`."""
+    """One condition less another over seeds; ``which``: arms, levels and value of :func:`mean_of`."""
     return over_seeds(less(mean_of(file, one, **which), mean_of(file, other, **which)))
+
+
+def remark(file: RowFile) -> str:
+    """What belongs beside the primary outcome and no rule judges: the same comparison by cross entropy."""
+    value, low, high, *_ = between(file, "E", "D", value=nats)
+    return f"by cross entropy, which no rule judges, semantic less permuted {value:+.2f} nats" + (f" [{low:+.2f}, {high:+.2f}]" if low is not None else "") + ", lower being better"
 
 
 def decisive(file: RowFile) -> list[dict]:
