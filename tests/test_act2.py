@@ -45,7 +45,7 @@ def measured(toy, tmp_path_factory):
 
 
 def text(**options):
-    return act2.windows(hybrid(), 5, act2.PREFIX + act2.CANVAS, act2.ACT, **options)
+    return act2.windows(hybrid(), 5, act2.PREFIX + act2.CANVAS, act2.TEXT, **options)
 
 
 def test_every_row_is_there_once(measured):
@@ -56,7 +56,7 @@ def test_every_row_is_there_once(measured):
 
 
 def test_a_launch_cut_short_is_the_launch_not_cut(measured):
-    held_out = act2.windows(hybrid(), 4, act2.PREFIX + act2.CANVAS, act2.ACT, held_out=True, apart=act2.APART)
+    held_out = act2.windows(hybrid(), 4, act2.PREFIX + act2.CANVAS, act2.TEXT, held_out=True, apart=act2.APART)
     again = list(act2.launch(hybrid(), "C", RECIPE, text(), held_out))
     rows = [r for r in measured.rows if r.get("arm") == "C" and r["seed"] == 1234]
     apart = lambda r: {k: v for k, v in r.items() if k != "seconds"}  # noqa: E731

@@ -61,8 +61,8 @@ def test_every_launch_and_canvas_is_there_once(measured):
 
 
 def test_a_launch_that_was_killed_is_the_one_that_was_not(measured, small, tmp_path):
-    text = act3.windows(small, act3.BATCH * PARAMS["steps"], 24, act3.ACT)
-    held_out = act3.windows(small, PARAMS["windows"], 24, act3.ACT, True, act3.APART)
+    text = act3.windows(small, act3.BATCH * PARAMS["steps"], 24, act3.TEXT)
+    held_out = act3.windows(small, PARAMS["windows"], 24, act3.TEXT, True, act3.APART)
     row, _ = act3.launch(small, "none", act3.Recipe(PARAMS["lr"], steps=PARAMS["steps"], seed=act3.FIRST_SEED), text, held_out, tmp_path / "c.safetensors")
     assert {k: v for k, v in row.items() if k != "seconds"} == {k: v for k, v in measured.of("masked_launch")[0].items() if k != "seconds"}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 from specdecode_nb.gdn import delta_rule_step
-from specdecode_nb.train import denoise
+from specdecode_nb.train import corpus, denoise
 from toy import VOCAB, hybrid
 
 P, C, MASK = 6, 10, 1
@@ -161,9 +161,9 @@ def test_the_sampler_commits_the_surest_rows_and_never_takes_one_back(steps):
 
 
 def test_windows_are_the_text_of_documents_and_held_out_ones_are_others():
-    one, more, unseen = denoise.windows(hybrid(), 3, 64, 7), denoise.windows(hybrid(), 5, 64, 7), denoise.windows(hybrid(), 3, 64, 7, held_out=True)
-    assert (denoise.windows(hybrid(), 2, 64, 7, apart=2) == more[:4:2]).all()
-    assert one.shape == (3, 64) and (one == more[:3]).all() and not (one == unseen).all(axis=1).any() and not (one == denoise.windows(hybrid(), 3, 64, 8)).all()
+    one, more, unseen = corpus.windows(hybrid(), 3, 64, 7), corpus.windows(hybrid(), 5, 64, 7), corpus.windows(hybrid(), 3, 64, 7, held_out=True)
+    assert (corpus.windows(hybrid(), 2, 64, 7, apart=2) == more[:4:2]).all()
+    assert one.shape == (3, 64) and (one == more[:3]).all() and not (one == unseen).all(axis=1).any() and not (one == corpus.windows(hybrid(), 3, 64, 8)).all()
 
 
 def test_ordinary_decoding_is_that_of_the_plain_model_when_the_adapter_is_off():

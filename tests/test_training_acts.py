@@ -14,7 +14,7 @@ from specdecode_nb.protocols import act4u, act4u3, act4u4, act4u5, training
 from specdecode_nb.records import RowFile, load_rows
 from specdecode_nb.streams import TRAIN_NOISE
 from specdecode_nb.targets import mx
-from specdecode_nb.train import uno
+from specdecode_nb.train import corpus, uno
 from toy import VOCAB, adapter, hybrid
 
 TINY = {"steps": 4, "draft_rows": 12, "windows": 3, "tokens": 8, "prompts": 3, "rate": 5e-3}
@@ -143,7 +143,7 @@ def test_a_job_comes_back_from_json():
 
 
 def test_order_and_noise_have_seeds_of_their_own():
-    clean = uno.clean_pass(hybrid(), training.windows(hybrid(), 3, False))
+    clean = uno.clean_pass(hybrid(), corpus.windows(hybrid(), 3, training.WINDOW, corpus.SEED))
     draws = {}
     for name, changed in {"as it is": {}, "order": {"data_seed": 5}, "noise": {"noise_seed": 5}}.items():
         rows, _, teacher, _ = uno._blocks(hybrid(), clean, uno.Recipe(block=4, blocks=30, **changed), 2, TRAIN_NOISE, 8)
@@ -155,7 +155,7 @@ def test_order_and_noise_have_seeds_of_their_own():
 def test_rows_before_a_block_are_the_bits_of_the_target_with_any_adapter():
     """And those in the block are not, so that the count in the forced rows means something."""
     adapted, gate = adapter(hybrid())
-    ids = mx.array(training.windows(hybrid(), 2, True))
+    ids = mx.array(corpus.windows(hybrid(), 2, training.WINDOW, corpus.SEED, held_out=True))
     plain, cut = np.array(hybrid().model(ids)), training.WINDOW - 7
     gate.rows(mx.concatenate([mx.zeros((2, cut)), mx.ones((2, 7))], axis=1))
     ours = np.array(adapted(ids))

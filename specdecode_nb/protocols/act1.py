@@ -17,11 +17,13 @@ from .. import criteria
 from ..lora import PUBLISHED
 from ..streams import TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx, nn
-from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, ordinary_nats, replaced, tally, trains, unmask, windows
+from ..train.corpus import windows
+from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, ordinary_nats, replaced, tally, trains, unmask
 from ..train.loop import Loop, Recipe
 from .common import journal_of, keeper
 
 ACT = "act1"
+TEXT = f"denoise/{ACT}"  # what its documents are drawn by
 PREFIX, CANVAS, EXAMPLES = 16, 32, 2  # rows and texts of the batch, as published
 HIGHEST = 0.5  # noise level in training
 FIRST_SEED = 1234
@@ -54,7 +56,7 @@ RUNS = {"001": Run("attention", 16, 60), "002": Run("attention", 16, 60, True, 0
 
 def examples(target: Target, seed: int, held_out: bool):
     """The texts of one launch, [EXAMPLES, P + C]: windows of documents drawn by the seed."""
-    pool = windows(target, POOL, PREFIX + CANVAS, f"{ACT}/{seed}", held_out)
+    pool = windows(target, POOL, PREFIX + CANVAS, f"{TEXT}/{seed}", held_out)
     return mx.array(pool[np.random.default_rng(seed).permutation(POOL)[:EXAMPLES]])
 
 
@@ -124,7 +126,7 @@ def launch(target: Target, name: str, recipe: Recipe) -> dict:
     for until in sorted({*range(EVERY, run.steps, EVERY), run.steps}):
         loop.run(until, say=lambda *_, **__: None)
         curve.append({"step": until, **as_trained(model, clean, vocab, seed)})
-    held_out = windows(target, TEXTS, TEXT_ROWS, ACT, True, APART)
+    held_out = windows(target, TEXTS, TEXT_ROWS, TEXT, True, APART)
     plain = Denoiser(target, run.rank, MODULES[run.adapter], run.scale, seed=seed, fast=False)
     plain.update(tree_unflatten(list(model.trainable().items())))
     bits = np.array(plain.causal(clean, adapter=False)).view(np.uint32) != np.array(target.model(clean)).view(np.uint32)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,11 +21,13 @@ from ..streams import DATA_SAMPLING, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx, nn
 from ..train import denoise
 from ..train.bidirectional import BidirectionalDeltaNet, Canvas, Mixing, gates, install
-from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, replaced, windows
+from ..train.corpus import windows
+from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, in_turn, replaced
 from ..train.loop import Loop
 from .common import journal_of, keeper
 
 ACT = "act2"
+TEXT = f"denoise/{ACT}"  # what its documents are drawn by
 PREFIX, CANVAS = 16, 32  # rows, as published
 LEVELS, SWEPT = (0.5, 0.75, 0.9), 0.5
 FIRST_SEED, EVAL_SEED, FIXED_SEED = 1234, 777, 0  # as published: of training, of the held-out noise, of the permutation that never changes
@@ -72,13 +73,10 @@ def noisy(ids, canvas):
 
 def batches(text: np.ndarray, recipe: Recipe, vocab: int) -> Callable[[int], tuple]:
     """``batch(step)``: step, noisy windows, their clean canvas, noise level of each; a function of seed and step alone."""
-    @lru_cache(2)
-    def order(epoch: int) -> np.ndarray:
-        return np.random.default_rng(stream_seed(recipe.seed, DATA_SAMPLING, epoch)).permutation(len(text))
+    taken = in_turn(text, recipe.seed, DATA_SAMPLING, recipe.batch)
 
     def batch(step: int) -> tuple:
-        places = [divmod(i, len(text)) for i in range(step * recipe.batch, (step + 1) * recipe.batch)]
-        ids = mx.array(np.stack([text[order(epoch)[i]] for epoch, i in places]))
+        ids = taken(step)
         key = lambda stream: mx.random.key(stream_seed(recipe.seed, stream, step))  # noqa: E731
         t, clean = mx.random.uniform(shape=(recipe.batch,), key=key(TRAIN_RATE)), ids[:, PREFIX:]
         return step, noisy(ids, replaced(clean, t, vocab, key(TRAIN_NOISE))), clean, t
@@ -156,8 +154,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     target = load_target(params["target"], "float32")
     arms, seeds = ARMS | (EXTRA if params["extra"] else {}), [FIRST_SEED + i for i in range(params["seeds"])]
     recipe = lambda seed: Recipe(seed, *(params[name] for name in ("steps", "batch", "lr")), adapter=params["adapter"])  # noqa: E731
-    text = windows(target, params["train_windows"], PREFIX + CANVAS, ACT)
-    held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, held_out=True, apart=APART)
+    text = windows(target, params["train_windows"], PREFIX + CANVAS, TEXT)
+    held_out = windows(target, params["windows"], PREFIX + CANVAS, TEXT, held_out=True, apart=APART)
     config = {name: params[name] for name in ("target", "windows", "train_windows")} | {"reduced": params["quick"], "dtype": "float32", "seeds": seeds, "arms": list(arms),
               "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(GATES), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED, "apart": APART, "forward": BATCH,
               "recipe": {k: v for k, v in asdict(recipe(0)).items() if k != "seed"}, "loss": "changed rows of the canvas",

@@ -8,7 +8,6 @@ launch goes on from its last checkpoint, beside the journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,11 +20,13 @@ from ..sampling import logprobs_of
 from ..statistics import distinct_ratio, looped_fraction
 from ..streams import SAMPLE_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from ..targets import Target, load_target, mx
-from ..train.denoise import EVAL_CANVAS, RECURRENT, SCRAMBLE, Denoiser, both_losses, masks, ordinary_nats, scrambled, trains, unmask, windows
+from ..train.corpus import windows
+from ..train.denoise import EVAL_CANVAS, RECURRENT, SCRAMBLE, Denoiser, both_losses, in_turn, masks, ordinary_nats, scrambled, trains, unmask
 from ..train.loop import Loop, Recipe
 from .common import journal_of, keeper
 
 ACT, FIRST_SEED, EVAL_SEED = "act3", 20260825, 777
+TEXT = f"denoise/{ACT}"  # what its documents are drawn by
 PREFIX, CANVAS, BATCH = 64, 128, 2  # rows and windows, as published
 RANK, SCALE, WEIGHT = 32, 2.0, 1.0  # WEIGHT is lambda
 LEVELS, LOWEST = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0), 0.05
@@ -48,16 +49,13 @@ def build(target: Target, arm: str, seed: int) -> Denoiser:
 
 
 def batches(text: np.ndarray, recipe: Recipe) -> Callable[[int], tuple]:
-    """``batch(step)``: windows [B, P + C], hidden [B, C], noise levels [B], a function of seed and step alone. Windows are taken in turn."""
-    @lru_cache(2)
-    def order(epoch: int) -> np.ndarray:
-        return np.random.default_rng(stream_seed(recipe.seed, TRAIN_NOISE, epoch)).permutation(len(text))
+    """``batch(step)``: windows [B, P + C], hidden [B, C], noise levels [B], a function of seed and step alone."""
+    taken = in_turn(text, recipe.seed, TRAIN_NOISE, BATCH)
 
     def batch(step: int) -> tuple:
-        places = [divmod(i, len(text)) for i in range(step * BATCH, (step + 1) * BATCH)]
         key = lambda stream: mx.random.key(stream_seed(recipe.seed, stream, step))  # noqa: E731
         t = mx.random.uniform(LOWEST, 1.0, (BATCH,), key=key(TRAIN_RATE))
-        return mx.array(np.stack([text[order(epoch)[i]] for epoch, i in places])), masks(t, CANVAS, key(TRAIN_NOISE)), t
+        return taken(step), masks(t, CANVAS, key(TRAIN_NOISE)), t
 
     return batch
 
@@ -190,8 +188,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     target = load_target(params["target"], "float32")
     mask, seeds = mask_id(target), [FIRST_SEED + i for i in range(params["seeds"])]
-    text = windows(target, BATCH * max(params["steps"], params["bias_steps"]), PREFIX + CANVAS, ACT)
-    held_out = windows(target, params["windows"], PREFIX + CANVAS, ACT, True, APART)
+    text = windows(target, BATCH * max(params["steps"], params["bias_steps"]), PREFIX + CANVAS, TEXT)
+    held_out = windows(target, params["windows"], PREFIX + CANVAS, TEXT, True, APART)
     some = held_out[: params["prompts"]]
     config = {name: params[name] for name in ("target", "steps", "bias_steps", "lr", "windows")}
     config |= {"dtype": "float32", "reduced": params["quick"], "seeds": seeds, "prompts": len(some), "warmup": Recipe.warmup, "arms": ARMS,

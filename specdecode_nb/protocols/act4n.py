@@ -22,12 +22,13 @@ from ..families import tower
 from ..targets import Target, load_target, mx
 from ..train import alphabet as symbols
 from ..train.alphabet import CONDITIONS, STATES, Alphabet
-from ..train.denoise import windows
+from ..train.corpus import windows
 from ..train.states import ARMS, CANVAS, GATE, LEVELS, PREFIX, Recipe, nats, score, told, training
 from . import act4n_checks as checks
 from .common import journal_of, keeper
 
 ACT = "act4n"
+TEXT = f"denoise/{ACT}"  # what its documents are drawn by
 FIRST_SEED = 20260901  # the day on which the Act was paused
 DECISIVE = (("D", "causal"), ("E", "causal"), ("D", "aligned"), ("E", "aligned"), ("E", "shuffled"))
 OTHERS = tuple((condition, arm) for condition in "ABC" for arm in ("causal", "aligned"))
@@ -110,8 +111,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     if params["full"] > params["seeds"]:
         raise BadInput(f"full is {params['full']}, but there are only {params['seeds']} seeds; give as many seeds or fewer full ones.")
     target, seeds = load_target(params["target"], "float32"), seeds_of(params)
-    text = windows(target, params["train_windows"], PREFIX + CANVAS, ACT)
-    held_out = {seed: windows(target, params["windows"], PREFIX + CANVAS, f"{ACT}/{seed}", held_out=True, apart=APART) for seed in seeds}
+    text = windows(target, params["train_windows"], PREFIX + CANVAS, TEXT)
+    held_out = {seed: windows(target, params["windows"], PREFIX + CANVAS, f"{TEXT}/{seed}", held_out=True, apart=APART) for seed in seeds}
     recipe = Recipe(FIRST_SEED, *(params[name] for name in ("steps", "batch", "lr")))
     digest = lambda ids: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()  # noqa: E731
     config = {name: params[name] for name in ("target", "full", "windows", "train_windows", "heart_steps")} | {

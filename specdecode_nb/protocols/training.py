@@ -25,7 +25,6 @@ from ..lora import adapter_weights, attach
 from ..streams import EVAL_NOISE
 from ..targets import Target, load_target, mx
 from ..train import corpus, uno
-from ..train.grammar import CATEGORIES, document
 from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
 
 SEED, WINDOW, LOWEST = 20260903, 192, 64  # tokens of a window, and the first of them that a block may branch off from
@@ -45,16 +44,6 @@ def published(params: Mapping, block: int, **changes) -> uno.Recipe:
                    lr=float(params["rate"]), steps=params["steps"], windows=params["windows"], block=block, blocks=max(1, params["draft_rows"] // (block - 1)), **changes)
 
 
-def windows(target: Target, count: int, held_out: bool) -> np.ndarray:
-    """int32 [count, WINDOW]: documents of all categories in turn, an end-of-text id after each, packed."""
-    ids, number, end = [], 0, min(target.eos_ids)
-    while len(ids) < count * WINDOW:
-        for category in CATEGORIES:
-            ids += [*target.encode(document(category, number, corpus.SEED, held_out)), end]
-        number += 1
-    return np.array(ids[: count * WINDOW], dtype=np.int32).reshape(count, WINDOW)
-
-
 @dataclass(frozen=True)
 class Texts:
     """The clean passes over what is trained on and what is judged on; each is made when it is first asked for."""
@@ -64,11 +53,11 @@ class Texts:
 
     @cached_property
     def clean(self) -> uno.CleanPass:
-        return uno.clean_pass(self.target, windows(self.target, self.count, False))
+        return uno.clean_pass(self.target, corpus.windows(self.target, self.count, WINDOW, corpus.SEED))
 
     @cached_property
     def unseen(self) -> uno.CleanPass:
-        return uno.clean_pass(self.target, windows(self.target, HELD_OUT, True))
+        return uno.clean_pass(self.target, corpus.windows(self.target, HELD_OUT, WINDOW, corpus.SEED, held_out=True))
 
 
 @dataclass(frozen=True)

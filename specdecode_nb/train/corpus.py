@@ -74,6 +74,20 @@ def grammar_documents(tok, category: str, seed: int, tokens: int, held_out: bool
     return out
 
 
+def windows(target, count: int, rows: int, seed: int | str, held_out: bool = False, apart: int = 1) -> np.ndarray:
+    """Windows, int32 [count, rows], of grammar documents, the categories in turn, with the end-of-text id after each (published system 1.5).
+
+    Successive ones, or one in every ``apart``: a few windows then come from many documents.
+    """
+    ids: list[int] = []
+    number = 0
+    while len(ids) < count * apart * rows:
+        category = list(CATEGORIES)[number % len(CATEGORIES)]
+        ids += target.encode(document(category, number // len(CATEGORIES), seed, held_out)) + [min(target.eos_ids)]
+        number += 1
+    return np.array(ids[: count * apart * rows], dtype=np.int32).reshape(count * apart, rows)[::apart]
+
+
 def split_real(texts: list[str]) -> tuple[list[str], list[str]]:
     """Training and held-out real texts; one document in forty is held out (they come in the order of their digests)."""
     return [t for i, t in enumerate(texts) if i % 40], texts[::40]

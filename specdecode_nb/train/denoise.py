@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..backend import mx, nn  # isort: skip
 
@@ -21,7 +22,6 @@ from ..gdn import Taped, scan
 from ..lora import PUBLISHED, attach
 from ..streams import stream_seed
 from .fast import adopt_mlp
-from .grammar import CATEGORIES, document
 
 ATTENTION = tuple(m for m in PUBLISHED if m.startswith("self_attn"))
 RECURRENT = ("linear_attn.in_proj_qkv", "linear_attn.out_proj")  # what of Gated DeltaNet is adapted in Act III
@@ -31,18 +31,17 @@ EVAL_CANVAS, SCRAMBLE, TIMESTEP = 0x4556414C5F435653, 0x534352414D424C45, 0x5449
 
 # --- text ---
 
-def windows(target, count: int, rows: int, seed: int | str, held_out: bool = False, apart: int = 1) -> np.ndarray:
-    """Windows, int32 [count, rows], of grammar documents, the categories in turn, with the end-of-text id after each (1.5).
+def in_turn(text: np.ndarray, seed: int, stream: int, batch: int) -> Callable[[int], mx.array]:
+    """``taken(step)``: the windows [batch, rows] of a step. Every epoch goes through all of ``text`` in an order of its own."""
+    @lru_cache(2)
+    def order(epoch: int) -> np.ndarray:
+        return np.random.default_rng(stream_seed(seed, stream, epoch)).permutation(len(text))
 
-    Successive ones, or one in every ``apart``: a few windows then come from many documents.
-    """
-    ids: list[int] = []
-    number = 0
-    while len(ids) < count * apart * rows:
-        category = list(CATEGORIES)[number % len(CATEGORIES)]
-        ids += target.encode(document(category, number // len(CATEGORIES), f"denoise/{seed}", held_out)) + [min(target.eos_ids)]
-        number += 1
-    return np.array(ids[: count * apart * rows], dtype=np.int32).reshape(count * apart, rows)[::apart]
+    def taken(step: int) -> mx.array:
+        places = [divmod(i, len(text)) for i in range(step * batch, (step + 1) * batch)]
+        return mx.array(np.stack([text[order(epoch)[i]] for epoch, i in places]))
+
+    return taken
 
 
 # --- corruption ---

@@ -6,7 +6,6 @@ there. In drafting (Act IV-U) such states could not be used, since they are a fu
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from ..backend import mx, nn  # isort: skip
 
@@ -14,12 +13,12 @@ import numpy as np
 
 from ..families import tower
 from ..lora import PUBLISHED
-from ..streams import DATA_SAMPLING, stream_seed
+from ..streams import DATA_SAMPLING
 from ..targets import Target
 from . import alphabet as symbols
 from .alphabet import Alphabet, SideTable
 from .bidirectional import Canvas, Mixing, install
-from .denoise import Denoiser, Recipe
+from .denoise import Denoiser, Recipe, in_turn
 from .loop import Loop
 
 PREFIX, CANVAS = 16, 32  # rows, as in Act II
@@ -54,13 +53,10 @@ def batches(text: np.ndarray, alphabet: Alphabet, condition: str, recipe: Recipe
 
     Windows, levels and positions are the same in every condition.
     """
-    @lru_cache(2)
-    def order(epoch: int) -> np.ndarray:
-        return np.random.default_rng(stream_seed(recipe.seed, DATA_SAMPLING, epoch)).permutation(len(text))
+    taken = in_turn(text, recipe.seed, DATA_SAMPLING, recipe.batch)
 
     def batch(step: int) -> tuple:
-        places = [divmod(i, len(text)) for i in range(step * recipe.batch, (step + 1) * recipe.batch)]
-        ids = mx.array(np.stack([text[order(epoch)[i]] for epoch, i in places]))
+        ids = taken(step)
         where, what = symbols.keys(recipe.seed, step)
         t, hit = symbols.drawn((len(ids), CANVAS), where)
         return step, shown(alphabet, condition, ids, hit, what), ids[:, PREFIX:], hit, t[:, 0]
