@@ -1,6 +1,7 @@
 """The commands: exit statuses, one sentence, nothing written on bad input."""
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import types
@@ -301,6 +302,17 @@ def test_build_run_figures_and_check_of_a_small_book(capsys, tmp_path, monkeypat
 def test_the_commands_of_the_contract_are_there():
     text = cli.parser().format_help()
     assert all(word in text for word in ("list", "run", "figures", "generate", "check", "doctor")) and (REPOSITORY / "pyproject.toml").exists()
+
+
+def test_the_readme_s_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    code = re.search(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)[1]
+    monkeypatch.chdir(tmp_path)
+    done: dict = {}
+    exec(compile(code, "README.md", "exec"), done)
+    assert done["result"].tokens and done["more"].tokens and capsys.readouterr().out and done["logits"].shape[-1] == done["target"].vocab_size
+    again = done["generate"](done["target"], "Step 1.", drafter=done["drafter"], max_tokens=16)
+    usual = done["generate"](done["target"], "Step 1.", drafter=done["load_drafter"]("uno", done["target"]), max_tokens=16)
+    assert again.tokens == usual.tokens and again.stats.accepted_per_cycle == usual.stats.accepted_per_cycle
 
 
 def test_the_readme_names_every_module_and_package():
