@@ -497,10 +497,7 @@ if here:
               {"t": ".2f", "accuracy": ".2f", "sd": ".2f", "lift": "+.2f", "nats": ".3f"}, sources=[page.rows])
     arms = {name: g.sort_values("t") for name, g in scores.groupby("arm", sort=False)}
     figure = draw.lines({name: (g["t"].tolist(), g["accuracy"].tolist()) for name, g in arms.items()}, "noise level t", "accuracy on changed rows (%)")
-    handles = figure.axes[0].get_legend_handles_labels()
-    figure.axes[0].get_legend().remove()
-    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8.5)
-    page.figure(figure, "measured-accuracy",
+    page.figure(draw.legend_above(figure, 4), "measured-accuracy",
                 "Held-out accuracy on changed rows by arm and noise level, mean over launches; the table has the scatter between launches",
                 "One line for each arm over the three noise levels, marked at each of them.", sources=[page.rows])
     page.told(found, "II-2")

@@ -736,11 +736,7 @@ if page.rows:
     left.set_yscale("log")
     left.set_xticks(page.rows.config["widths"])
     right.set_xticks(at["kept"].tolist()[::2])
-    right.get_legend().remove()
-    handles, labels = left.get_legend_handles_labels()
-    left.get_legend().remove()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(names), frameon=False)
-    page.figure(figure, "measured-commit", "Median time of a partial commit: by width over all partial counts, and by the rows kept of the widest block; keeping all rows undoes nothing and is left out",
+    page.figure(draw.legend_above(figure, len(names)), "measured-commit", "Median time of a partial commit: by width over all partial counts, and by the rows kept of the widest block; keeping all rows undoes nothing and is left out",
                 "Two panels of four lines on a logarithmic scale. Milliseconds of a commit by way to undo, against the width of the verify forward and against the rows kept.", sources=[page.rows])
 
 # %%

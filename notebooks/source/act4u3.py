@@ -137,9 +137,7 @@ for ax, (column, unit) in zip(axes.flat, {"validation TV": "validation TV (L1 pe
     draw.lines({f"K={k}": (t["step"][1:], t[column][1:]) for k, t in ((4, k4), (2, k2))}, "training step", unit, ax=ax)
     for k, t in ((4, k4), (2, k2)):
         ax.plot(t["step"][:1], t[column][:1], marker="*", color=palette.style(f"K={k}").color, markersize=11, markeredgecolor="#000000", markeredgewidth=0.6, linestyle="none")
-    ax.get_legend().remove()
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-page.figure(figure, "curves", "Loss, agreement, acceptance and tokens per forward along one training run, decoded at K=4 and K=2; stars: the archived step-400 adapter",
+page.figure(draw.legend_above(figure), "curves", "Loss, agreement, acceptance and tokens per forward along one training run, decoded at K=4 and K=2; stars: the archived step-400 adapter",
             "Four panels over training steps 400 to 3200. At K=4 the loss falls and the other three rise with few dips; at K=2 all four wander, with a setback at step 1600.")
 
 # %%

@@ -201,9 +201,7 @@ for ax, (column, unit) in zip(axes.flat, {"validation TV": "L1, 0 to 2", "mean a
         series[f"K={k}"] = (steps, list(curve[column]), *((list(curve[column] - band), list(curve[column] + band)) if band else ()))
     draw.lines(series, "training step", f"{column} ({unit})", ax=ax)
     ax.set_xticks(steps[::2])
-    ax.get_legend().remove()
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-page.figure(figure, "training-curve", "Stage A: validation loss, accepted prefix, tokens per forward and throughput of one adapter in training at K=4, decoded at three widths. The band "
+page.figure(draw.legend_above(figure), "training-curve", "Stage A: validation loss, accepted prefix, tokens per forward and throughput of one adapter in training at K=4, decoded at three widths. The band "
             "at K=4 is two standard deviations of the calibration to either side; the calibration of throughput is left out because it mixes draft noise in",
             "Four panels over training step 3200 to 12800, one line each for K=2, K=4 and K=8. Loss is flat; prefix and tokens per forward go up and down by little more than the noise band at K=4; throughput at K=4 rises slowly.")
 
@@ -630,8 +628,7 @@ page.check("the two published figures are B2 and B1 at step 16000", abs(b8.loc["
 widths = {2: frame("u4_b_k2").set_index("checkpoint"), 4: b4, 8: b8}
 figure = draw.bars([f"K={k}" for k in widths], {name: [widths[k].loc[c, "throughput median"] for k in widths] for name, c in {
     "start, step 12800": "step-12800", "B1, step 16000": "B1-16000", "B2, step 16000": "B2k8-16000", "untrained": "untrained"}.items()}, "median throughput (tok/s)", reference=rate["B"], fmt=".1f")
-figure.axes[0].get_legend().remove()
-figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8.5)
+draw.legend_above(figure, 4)
 for text in figure.axes[0].texts:
     text.set_bbox({"facecolor": "white", "linewidth": 0, "pad": 0.8})
     text.set_zorder(5)

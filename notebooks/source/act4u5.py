@@ -48,16 +48,6 @@ from specdecode_nb.book import draw, palette, published, start, trained as learn
 page = start("act4u5", globals())
 
 
-def above(figure, columns: int = 3):
-    """The figure with one legend above its axes instead of inside them."""
-    handles = figure.axes[0].get_legend_handles_labels()
-    for ax in figure.axes:
-        if ax.get_legend():
-            ax.get_legend().remove()
-    figure.legend(*handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-    return figure
-
-
 # %%
 page.opening()
 
@@ -230,7 +220,7 @@ series = {}
 for arm in ("A_k4", "B_k6", "C_k8", "D_curr"):
     own = curve[(curve["arm"] == arm) & (curve["step"] > 12800)]
     series[arm] = ([12800, *own["step"]], [start_row["accepted prefix"], *own["accepted prefix"]])
-page.figure(above(draw.lines(series, "training step", "accepted prefix (tokens per cycle)"), 4), "curve",
+page.figure(draw.legend_above(draw.lines(series, "training step", "accepted prefix (tokens per cycle)"), 4), "curve",
             "Accepted prefix at K=4 along training, all arms from the shared start",
             "Four lines from one point at step 12800. They cross repeatedly between 0.93 and 1.04; none separates from the control's dashed line.")
 
@@ -267,7 +257,7 @@ for ax, (metric, (unit, key)) in zip(axes, metrics.items()):
     ax.set_xticks(range(len(at)), [f"{s / 1000:.1f}k" for s in at], fontsize=7.5)
     ax.set_xlabel("training step")
     ax.set_title(f"change of {unit}", fontsize=8.4)
-page.figure(above(figure), "matched-intervals",
+page.figure(draw.legend_above(figure), "matched-intervals",
             "Every checkpoint against the control at the same step, 95 % intervals over prompts; grey bands are the floors",
             "Three panels of intervals at five steps for arms B, C and D. Of 45 intervals 44 cross zero; the exception is D at step 13200 in tok/s, below zero.")
 
@@ -330,7 +320,7 @@ page.check("survival sums to the accepted prefix of each arm",
 
 # %%
 quint = page.published.frame("u5_quintiles").set_index("arm")
-page.figure(above(draw.lines({a: (range(1, 6), [quint.loc[a, f"q{q}"] for q in range(1, 6)]) for a in quint.index}, "draftability quintile (1 = most draftable)",
+page.figure(draw.legend_above(draw.lines({a: (range(1, 6), [quint.loc[a, f"q{q}"] for q in range(1, 6)]) for a in quint.index}, "draftability quintile (1 = most draftable)",
                              "agreement with the target", whole_x=True)), "quintiles",
             "Agreement at K=4 by draftability quintile of the held-out positions",
             "Lines over five quintiles. B, C and D lie above the control in quintiles 1 and 2 and below it in quintile 5; the untrained adapter falls to zero.")
@@ -360,7 +350,7 @@ k4 = endpoint.set_index("arm")["throughput median"]
 figure = draw.lines({a: ([4, 6, 8], [k4[a], widths_table.loc[a, "K=6"], widths_table.loc[a, "K=8"]]) for a in widths_table.index}, "decode width K", "tok/s (median)",
                     reference=page.value("u5_sessions", "AR baseline", session="endpoints"))
 figure.axes[0].set_xticks([4, 6, 8])
-page.figure(above(figure), "widths",
+page.figure(draw.legend_above(figure), "widths",
             "Throughput of the endpoint adapters at three decode widths; the dashed line is plain decoding. Never decisive for the verdict",
             "Throughput over K=4, 6, 8: most trained arms fall from 56 to 59 down to 54 tokens per second and D to 51, C stays near 56, the untrained adapter lies below plain decoding.")
 

@@ -55,16 +55,6 @@ def elsewhere(what: str) -> list:
     return [Computed(page.published.name, page.published.digest, f"published: {what}")]
 
 
-def above(figure, columns: int = 3):
-    """The figure with one legend above its axes instead of inside them."""
-    handles = figure.axes[0].get_legend_handles_labels()
-    for ax in figure.axes:
-        if ax.get_legend():
-            ax.get_legend().remove()
-    figure.legend(*handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-    return figure
-
-
 page.opening()
 
 # %%
@@ -240,7 +230,7 @@ ax.axhline(bar, color=palette.BLACK, linewidth=0.9, linestyle=(0, (4, 3)), label
 ax.axvline(plain4, color=palette.GREY, linewidth=1.2, linestyle=":", label=f"plain on a short prompt, {plain4:g}")
 ax.set_xlabel("P, plain 4-bit decoding at 26k (tok/s), not measured")
 ax.set_ylabel("drafting factor at 26k")
-page.figure(above(figure), "missing-row", "The drafting factor at 26k as a function of the row that is missing",
+page.figure(draw.legend_above(figure), "missing-row", "The drafting factor at 26k as a function of the row that is missing",
             "A band falls from about 2.3 at P = 28 to about 1.5 at P = 42 and crosses the dashed line at 1.77 between 35 and 38 tokens per second.")
 
 # %%
@@ -294,7 +284,7 @@ families = {m: g for m, g in pd.concat([big, small]).groupby("model", sort=False
 figure = draw.lines({m: (g["generated tokens"], g["speedup"]) for m, g in families.items()}, "generated tokens (prompt of about a hundred)", "speedup over plain", log_x=True,
                     reference=1.0)
 figure.axes[0].plot(quoted["tokens"], quoted["multiplier"], linestyle="none", marker="o", markersize=12, markerfacecolor="none", markeredgecolor=palette.BLACK, label="quoted by the post")
-page.figure(above(figure), "decay", "Speedup by generated tokens in the upstream README; circles are the three multipliers that the post quotes as decay with context",
+page.figure(draw.legend_above(figure), "decay", "Speedup by generated tokens in the upstream README; circles are the three multipliers that the post quotes as decay with context",
             "Four lines over 1,024 to 16,384 generated tokens. Qwen3.5-27B falls from 2.37 to 1.34 and carries three circles; Qwen3.6-27B stays near 3; the 9B falls from 4.4 to 2.2.",
             sources=benchmarks)
 
@@ -331,7 +321,7 @@ draw.lines({m: (g["generated tokens"], g["plain steps a cycle"]) for m, g in gro
 for ax in (left, right):
     ax.tick_params(axis="x", labelsize=7)
     ax.set_ylim(0, None)
-page.figure(above(figure, 4), "taken-apart", "The speedup is the left panel over the right one: tokens per cycle, and what a cycle costs in plain steps",
+page.figure(draw.legend_above(figure, 4), "taken-apart", "The speedup is the left panel over the right one: tokens per cycle, and what a cycle costs in plain steps",
             "Left, tokens per cycle of Qwen3.5-27B fall from 10 to 7 while the others stay between 6 and 10. Right, its cycle costs 4.3 to 5.3 plain steps, the others 2 to 3.3.",
             sources=benchmarks)
 
@@ -412,7 +402,7 @@ ax.annotate("most that block 5 can emit", (5.1, 6), fontsize=7.6)
 ax.set_xlabel("tokens per cycle")
 ax.set_ylabel("acceptance (%)")
 ax.set_ylim(0, 102)
-page.figure(above(figure, 2), "acceptances", "One drafter, several acceptances: the same tokens per cycle under each name; the grey band and the dashed line are the post's two figures",
+page.figure(draw.legend_above(figure, 2), "acceptances", "One drafter, several acceptances: the same tokens per cycle under each name; the grey band and the dashed line are the post's two figures",
             "Accepted/emitted rises steeply and flattens; accepted/drafted rises linearly with a slope set by the block. At 5 tokens per cycle accepted/emitted is [[ceiling_5]] percent, under the dashed line at [[at_five]].")
 
 # %%
@@ -679,7 +669,7 @@ if page.rows:
     draw.survival(reach, ax=left)
     draw.lines({arm: (range(1, len(v) + 1), statistics.conditional(sweep.arm_rows(decoded, arm), len(v))) for arm, v in reach.items()}, "position j", "P(j accepted | all before it)", whole_x=True,
                ylim=(0, 1.02), ax=right)
-    page.figure(above(figure), "survival", "Left, the probability that at least j drafted tokens are accepted. Right, that token j is accepted where all before it were; far positions rest on few cycles",
+    page.figure(draw.legend_above(figure), "survival", "Left, the probability that at least j drafted tokens are accepted. Right, that token j is accepted where all before it were; far positions rest on few cycles",
                 "Two panels over position: falling survival curves, and conditional acceptance, for each fixed width of three drafters.", sources=[page.rows])
 
 # %%

@@ -229,8 +229,7 @@ page.table("rprm_models_full", ["model", "primary AUROC", "primary AUPRC", "prim
 models = frame("rprm_models_full").set_index("model")
 short = {m: m.split(" ", 1)[1].removesuffix(" (mean of 20)") for m in models.index}
 figure = draw.dots([f"{m[0]}  {short[m]}" for m in models.index], {"primary adapter": models["primary AUROC"].tolist(), "replication adapter": models["replication AUROC"].tolist()}, "AUROC (0.5 is chance)")
-figure.axes[0].get_legend().remove()
-figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False, fontsize=8.5)
+draw.legend_above(figure, 2)
 page.figure(figure, "models", "How well each model ranks kept above refused positions, FULL stratum, test windows",
             "Eight rows of two dots. Models with progress sit well to the right of those without; adding uncertainty moves a model right by a little; the shuffled control is level with progress only.")
 
@@ -474,8 +473,7 @@ if page.rows:
 if page.rows:
     named = scored["full"]["model"].tolist()
     figure = draw.dots([f"{m[0]}  {m[2:]}" for m in named], {uncertainty.LABELS[n]: t["AUROC"].tolist() for n, t in scored.items()}, "AUROC (0.5 is chance)")
-    figure.axes[0].get_legend().remove()
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False, fontsize=8.5)
+    draw.legend_above(figure, 3)
     page.figure(figure, "measured-models", "Measured here: how well each model ranks kept above refused positions on test windows",
                 "Eight rows of three marks, one row for each model and one mark for each stratum, on an axis of AUROC.", sources=[page.rows])
 

@@ -46,6 +46,16 @@ def _finish(ax, x: str, y: str, title: str, legend: bool, columns: int = 1):
     return ax.figure
 
 
+def legend_above(figure, columns: int = 3):
+    """The figure with one legend above its axes, which share their series, instead of one inside each."""
+    handles = figure.axes[0].get_legend_handles_labels()
+    for ax in figure.axes:
+        if ax.get_legend():
+            ax.get_legend().remove()
+    figure.legend(*handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+    return figure
+
+
 def _reference(ax, value: float | None, vertical: bool = False) -> None:
     if value is not None:
         (ax.axvline if vertical else ax.axhline)(value, color=BLACK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
