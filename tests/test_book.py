@@ -452,18 +452,10 @@ def committed(act):
     return RowFile(**{k: v for k, v in json.loads(path.read_text()).items() if k != "schema"}, name=path.name, digest="")
 
 
-WAITING = {"act4u5"}  # Acts whose rows have not been measured yet
-
-
-@pytest.mark.parametrize("act", [act for act in needs.NEEDS if act not in WAITING])
+@pytest.mark.parametrize("act", list(needs.NEEDS))
 def test_committed_rows_have_what_their_page_needs(act):
     file = committed(act)
     assert needs.check(file) is file
-
-
-@pytest.mark.parametrize("act", sorted(WAITING))
-def test_an_act_that_waits_for_its_rows_has_none(act):
-    assert act in needs.NEEDS and not (MEASURED / f"{act}.json").exists(), "take it off the list"
 
 
 @pytest.mark.parametrize("row, launch, seed, steps, loss, sha256", [
