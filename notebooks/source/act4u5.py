@@ -44,6 +44,7 @@ import re
 import pandas as pd
 
 from specdecode_nb.book import draw, palette, published, start, trained as learned
+from specdecode_nb.book.reverse import student
 
 page = start("act4u5", globals())
 
@@ -616,15 +617,41 @@ if here:
 # %%
 if here:
     decoded = page.rows.of("decode")
-    groups = {"seed": ["A_k4-1", *learned.group(page.rows, "A_k4", "seed")], "rounding": ["A_k4-1", *learned.group(page.rows, "A_k4", "rounding")], "K=8, seed": ["C_k8-1", *learned.group(page.rows, "C_k8", "seed")]}
+    groups = {"seed": ["A_k4-1", *learned.group(page.rows, "A_k4", "seed")], "rounding": ["A_k4-1", *learned.group(page.rows, "A_k4", "rounding")], "seed, at K=8": ["C_k8-1", *learned.group(page.rows, "C_k8", "seed")]}
     parts = pd.DataFrame([{"launches that differ by": name, "launches": len(arms)} | learned.components(learned.prefixes(decoded, arms)) for name, arms in groups.items()])
     page.show(parts, "measured-components", "Variance components of the accepted prefix of a prompt: between launches, between prompts, and what is left", {c: ".5f" for c in ("launch", "prompt", "launch x prompt")}, sources=[page.rows])
     figure, (left, right) = draw.panels(2, height=2.6)
     draw.bars(list(parts["launches that differ by"]), {c: list(parts[c]) for c in ("launch", "launch x prompt")}, "variance (tokens squared)", "of one prompt's prefix", ax=left)
     count = len(page.rows.config["prompts"])
     draw.bars(list(parts["launches that differ by"]), {"launch": list(parts["launch"]), "launch x prompt": list(parts["launch x prompt"] / count)}, "", f"of the mean over {count} prompts", ax=right)
-    page.figure(figure, "measured-components", "A launch is one draw: how much of the variance of accepted prefix is the launch's own, for one prompt and for the mean over the suite. Prompts differ far more, and are paired out",
+    page.figure(figure, "measured-components", "Is a launch one draw? How much of the variance of accepted prefix is the launch's own, for one prompt and for the mean over the suite. Prompts differ far more, and are paired out",
                 "Two panels of paired bars by what launches differ in: variance between launches, and of launch with prompt; on the right for the mean over the prompts.", sources=[page.rows])
+    quiet = parts[parts["launch"] < parts["launch x prompt"] / count]["launches that differ by"].tolist()
+    if quiet:
+        page.say(f"Where launches differ by {' or by '.join(quiet)}, more of what sets their means apart is how a launch meets single prompts than how good the launch is: other prompts would rank the launches otherwise. "
+                 "How well a few launches can tell the two apart is the interval of the share in the table below.")
+
+# %% [markdown]
+# What is an arm worth, then? Launches of K=8 and of the control that share their seeds make pairs, each pair a draw of its own.
+
+# %%
+if here:
+    table = learned.pairs(page.rows)
+    page.show(table, "measured-pairs", "Accepted prefix at K=4 of launches trained at K=8 and at K=4, in pairs of the same seeds", learned.fmt(table), sources=[page.rows])
+    mean, low, high, *_ = student(table["difference"])
+    page.number("here_start", learned.prefix_of(page.rows.of("decode"), "start-1"), ".3f", "tokens", page.rows.name)
+    page.number("here_pairs", len(table), "d", "pairs", page.rows.name)
+    page.number("here_pairs_mean", mean, "+.3f", "tokens", page.rows.name)
+    if low is not None:
+        for name, value in (("low", low), ("high", high)):
+            page.number(f"here_pairs_{name}", value, "+.3f", "tokens", page.rows.name)
+        page.say("Over [[here_pairs]] pairs the difference is [[here_pairs_mean]] tokens on average, and by Student's interval from [[here_pairs_low]] to [[here_pairs_high]]. This was not a hypothesis beforehand; the published Act had two launches of K=8, of opposite sign. "
+                 "The start from which all launches went on accepts [[here_start]] tokens.")
+    blocks = {k: page.rows.config["draft_rows"] // (k - 1) for k in (4, 8)}
+    for k, many in blocks.items():
+        page.number(f"here_used_{k}", 3 * many, "d", "draft rows a step", page.rows.name)
+    page.say("Mind what was held equal. With as many draft rows a step, blocks of 8 give the three slots that decoding at K=4 uses [[here_used_8]] rows a step, blocks of 4 [[here_used_4]]; the published arms had equal windows, so that a long block's far slots "
+             "came on top. Here they are paid for.")
 
 # %%
 if here:

@@ -166,8 +166,8 @@ def horizon(judged: Judged) -> str:
 
 
 def launched(judged: Judged) -> str:
-    """Act IV-U5: is a launch reproducible, and how far do launches lie apart."""
-    return (f"{amount(judged['same-A'], 'd')} end state of identical launches; accepted prefix spans {amount(judged['draw-rounding'], '.3f')} tokens by rounding alone, "
+    """Act IV-U5: what a longer block teaches, whether a launch is reproducible, and how far launches lie apart."""
+    return (f"training at K=8 instead of 4 changes the accepted prefix at K=4 by {amount(judged['U5-1-C'], '+.3f')} tokens; {amount(judged['same-A'], 'd')} end state of identical launches; accepted prefix spans {amount(judged['draw-rounding'], '.3f')} tokens by rounding alone, "
             f"{amount(judged['draw-seed'], '.3f')} by seed")
 
 

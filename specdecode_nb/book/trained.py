@@ -278,6 +278,13 @@ def spread(rows: Sequence[dict], arms: Sequence[str]) -> tuple[float, None, None
     return max(values) - min(values), None, None, len(arms)
 
 
+def pairs(file: RowFile) -> pd.DataFrame:
+    """Launches of K=8 beside the control of the same seeds: accepted prefix of both at K=4, and the difference."""
+    rows, names = file.of("decode"), [[f"{arm}-1", *group(file, arm, "seed")] for arm in (CONTROL, OTHER)]
+    lines = [{"control": a, "trained at K=8": b, "control's prefix": prefix_of(rows, a), "K=8's prefix": prefix_of(rows, b)} for a, b in zip(*names)]
+    return frame([line | {"difference": line["K=8's prefix"] - line["control's prefix"]} for line in lines], **{"control's prefix": "tokens", "K=8's prefix": "tokens", "difference": "tokens"})
+
+
 def scatter(file: RowFile) -> pd.DataFrame:
     """One line a full launch: what it scored, and against the first launch of the control."""
     rows, control = file.of("decode"), prefix_of(file.of("decode"), f"{CONTROL}-1")
@@ -298,9 +305,8 @@ def of_act4u5(file: RowFile) -> dict[str, Found]:
         out |= {f"prefix_{arm}": more(rows, f"{arm}-1", first, prefix_of), f"tpf_{arm}": more(rows, f"{arm}-1", first, tpf_of), f"rate_{arm}": ratio(rows, f"{arm}-1", first)}
     seeds, rounding = ([first, *group(file, CONTROL, c)] for c in ("seed", "rounding"))
     out |= {"band_seed": spread(rows, seeds), "band_rounding": spread(rows, rounding), "band_again": spread(rows, group(file, CONTROL, "again"))}
-    pairs = list(zip([f"{OTHER}-1", *group(file, OTHER, "seed")], seeds))
-    apart = [prefix_of(rows, a) - prefix_of(rows, b) for a, b in pairs]
-    out["signs"] = min(sum(d > 0 for d in apart), sum(d < 0 for d in apart)), None, None, len(apart)
+    apart = pairs(file)["difference"]
+    out["signs"] = int(min((apart > 0).sum(), (apart < 0).sum())), None, None, len(apart)
     out["launch_share"] = launch_share(prefixes(rows, seeds))
     return out
 
@@ -331,7 +337,7 @@ def manifest(file: RowFile, last: int = 20) -> pd.DataFrame:
 
 
 FORMATS = {f"slot {j}": ".3f" for j in range(1, 8)} | dict.fromkeys(("prefix at K=4", "validation TV", "agreement", "acceptance", "mean accepted prefix", "TPF", "x plain", "low", "high"), ".3f") | {
-    "tok/s": ".1f", "change": "+.3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
+    "tok/s": ".1f", "change": "+.3f", "difference": "+.3f", "control's prefix": ".3f", "K=8's prefix": ".3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
 
 
 def fmt(table: pd.DataFrame) -> dict[str, str]:
