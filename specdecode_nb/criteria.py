@@ -20,6 +20,7 @@ from .records import RowFile, Strict, conform, parse, read_text, sha256
 
 HOLDS, FAILS = "holds", "does NOT hold"
 SPANS, NO_ROWS = "not decidable: the interval spans the threshold", "not decidable: nothing was measured"
+AFTERWARDS = "changed afterwards"  # the entry of a design that tells what was changed when rows had been read
 FEWEST = 3  # prompts (or texts) on each side of a comparison, below which an estimate has neither an interval nor a verdict
 
 

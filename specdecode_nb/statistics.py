@@ -317,3 +317,13 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Pearson's r, None where one side does not vary."""
     x, y = np.asarray(x, float), np.asarray(y, float)
     return None if len(x) < 2 or x.std() == 0 or y.std() == 0 else float(np.corrcoef(x, y)[0, 1])
+
+
+def components(table: np.ndarray) -> dict[str, float]:
+    """Variance components of ``table`` [launches, prompts], two-way without replication; an estimate below zero is zero."""
+    n, m = table.shape
+    centred = table - table.mean()
+    of_launch, of_prompt = m * centred.mean(axis=1) @ centred.mean(axis=1) / (n - 1), n * centred.mean(axis=0) @ centred.mean(axis=0) / (m - 1)
+    rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+    residual = float((rest**2).sum() / ((n - 1) * (m - 1)))
+    return {"launch": max(0.0, float(of_launch - residual) / m), "prompt": max(0.0, float(of_prompt - residual) / n), "launch x prompt": residual}

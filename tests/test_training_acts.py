@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import synthetic
-from specdecode_nb import criteria
+from specdecode_nb import criteria, statistics
 from specdecode_nb.book import acts, needs, overview, trained
 from specdecode_nb.errors import BadInput
 from specdecode_nb.lora import adapter_weights
@@ -78,8 +78,8 @@ def test_every_job_is_judged_and_every_arm_decoded_and_every_rule_can_be_judged(
     assert {r["arm"] for r in file.of("decode")} == {"ar", "ar_mlx_lm", *arms}
     assert {c.rule.metric for c in criteria.load(act)} <= set(trained.NUMBERS[act](file))
     judged = {o.criterion.id: o for o in trained.outcomes(file)}
-    # four steps teach nothing, and a gain over an acceptance of nothing has no factor; in one process there are no other threads
-    assert {i for i, o in judged.items() if o.word == criteria.NO_ROWS} <= {"passed-on", "only-threads"} and overview.phrase(act, file)
+    # four steps teach nothing, a gain over an acceptance of nothing has no factor, and what does not vary no share; in one process there are no other threads
+    assert {i for i, o in judged.items() if o.word == criteria.NO_ROWS} <= {"passed-on", "only-threads", "launch-share"} and overview.phrase(act, file)
     integrity = [o for o in judged.values() if o.criterion.rule.metric in ("seed_rows_changed", "foreign", "beyond_one_ulp")]
     assert len(integrity) == 3 and all(o.word == criteria.HOLDS for o in integrity)
     assert all(r["seed_rows_compared"] == 4 * 33 * VOCAB for r in file.of("forced"))
@@ -207,11 +207,35 @@ def test_the_share_of_a_launch_and_its_interval():
 
 def test_variance_components_by_hand():
     launch, prompt = np.array([0.0, 1.0, 2.0]), np.array([0.0, 3.0, 6.0, 9.0])
-    parts = trained.components(launch[:, None] + prompt)
+    parts = statistics.components(launch[:, None] + prompt)
     assert parts == pytest.approx({"launch": 1.0, "prompt": 15.0, "launch x prompt": 0.0})
     noise = np.random.default_rng(1).normal(size=(400, 300))
-    parts = trained.components(2 * np.random.default_rng(2).normal(size=(400, 1)) + 3 * np.random.default_rng(3).normal(size=300) + noise)
+    parts = statistics.components(2 * np.random.default_rng(2).normal(size=(400, 1)) + 3 * np.random.default_rng(3).normal(size=300) + noise)
     assert parts["launch"] == pytest.approx(4, rel=0.2) and parts["prompt"] == pytest.approx(9, rel=0.2) and parts["launch x prompt"] == pytest.approx(1, rel=0.02)
+
+
+def test_what_launches_of_act4u5_say_together(files):
+    """Pairs, arms and scatter from decoded prompts whose prefixes are set by hand: launch n of the control accepts n, of K=8 half of that."""
+    file = files("act4u5")
+    known = {"A_k4": 1.0, "C_k8": 0.5}
+    launches = {arm: [f"{arm}-1", *trained.group(file, arm, "seed")] for arm in known}
+    worth = {name: step * (n + 1) for arm, step in known.items() for n, name in enumerate(launches[arm])}
+    rows = [r | {"accepted_per_cycle": [worth[r["arm"]]] * 2} if r.get("kind") == "decode" and r["arm"] in worth else r for r in file.rows]
+    file = replace(file, rows=[r | {"accepted_per_cycle": [0, 0]} if r.get("arm") == "start-1" and r["kind"] == "decode" else r for r in rows])
+    n = len(launches["A_k4"])
+    assert trained.pairs(file)["difference"].tolist() == pytest.approx([-0.5 * (i + 1) for i in range(n)])
+    mean = (n + 1) / 2
+    assert [trained.against_start(file)[arm][0] for arm in known] == pytest.approx([mean, mean / 2])
+    costs = trained.arms(file).set_index(trained.arms(file)["arm"].str[0])
+    assert costs.loc["A", "against the controls"] == pytest.approx(1 - mean) and costs.loc["C", "against the controls"] == pytest.approx(0.5 - mean)
+    rows = file.config["draft_rows"]
+    assert costs.loc["A", "used at K=4"] == rows // 3 * 3 and costs.loc["C", "used at K=4"] == rows // 7 * 3 < costs.loc["C", "rows a step"] <= rows
+    parts = trained.scattered(file).set_index("launches that differ by")
+    spread = np.std(np.arange(1, n + 1), ddof=1)
+    assert parts.loc["seed", "sd"] == pytest.approx(spread) and parts.loc["seed (K=8)", "sd"] == pytest.approx(spread / 2) and parts.loc["seed", "sd low"] < spread < parts.loc["seed", "sd high"]
+    assert parts.loc["seed", "launch's share"] == pytest.approx(1)
+    assert f"{-0.5 * mean:+.3f} [" in trained.remark(file)
+    assert trained.launch_share(np.ones((4, 5)))[4] == "no variance"
 
 
 def test_a_damaged_row_is_refused(files):

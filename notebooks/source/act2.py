@@ -544,6 +544,10 @@ if here:
 if here:
     price = reverse.prices(page.rows)
     page.show(price, "measured-cost", "Training time of a step by arm, median over launches, and over the causal arm of the same seed", {"ms per step": ".0f", "x causal": ".2f", "trained": ",d"}, sources=[page.rows])
+    first = [r["seconds"] for r in page.rows.of("reverse_launch") if r["arm"] == "A"]
+    if len(first) > 1:
+        page.number("here_disturbed", max(first) / min(first), ".1f", "x", page.rows.name)
+        page.say("The slowest launch of the causal arm took [[here_disturbed]] times as long as its fastest, for the same work. Where that is far above one, the machine was disturbed, and no price can be read here.")
     page.told(found, "II-13")
 
 # %% [markdown]

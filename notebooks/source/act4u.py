@@ -616,7 +616,7 @@ if here:
     for k in (2, 4):
         one, other = learned.forced(page.rows, f"trained_k{k}"), learned.forced(page.rows, f"shuffled_k{k}")
         lines += [{"trained at": f"K={k}", "slot": j, "gain": v, "low": low, "high": high} for j in range(1, 8) for v, low, high, *_ in [learned.gain(one, other, learned.slot(j))]]
-    page.show(learned.frame(lines, low="95 %", high="95 %"), "measured-learned", "What was learned: agreement of the trained adapter less that of its shuffled control, by slot, over held-out windows", {c: "+.3f" for c in ("gain", "low", "high")}, sources=[page.rows])
+    page.show(learned.frame(lines, low="95 %", high="95 %"), "measured-learned", "What was learned: agreement of the trained adapter less that of its shuffled control, by slot, over held-out documents", {c: "+.3f" for c in ("gain", "low", "high")}, sources=[page.rows])
 
 # %%
 if here:
@@ -698,7 +698,7 @@ if recipes:
 # - **No raw data.** The tables of this Act come from its reports only; no committed CSV or JSON stands behind them. What could be recomputed from the reports has been, above.
 # - **One launch of each adapter.** Act IV-U5 later showed that identical launches differ. Gate 1 is so large that this cannot matter; Gate 2's band could.
 # - **Few prompts.** Three prompts a kind, short continuations: the ranking by kind of text is not established.
-# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over windows or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
+# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (three neighbouring windows each, eight in all, so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
 #   and IV-U4 train K=4 by one recipe from one seed, so what they say of it is one launch looked at three times, not three.
 # - **Draft noise was not keyed.** Evaluations drew from a global random stream, so repeating one gives other drafts. How much that moves the figures is shown next.
 

@@ -545,6 +545,8 @@ if page.rows:
     for name, mark in marks.items():
         page.number(f"measured_grade_{name}", "not decidable" if mark is None else uncertainty.GRADES[mark], source=page.rows.name)
     page.say("By the published six the grade is **[[measured_grade_full]]** on corpus text and **[[measured_grade_own]]** on the target's own text.")
+    if marks["full"] == 1 and word["5"].word == criteria.HOLDS:
+        page.say("The published project words the middle grade in two ways: criteria 3 and 4 hold, as judged here, or they hold *without criterion 5*. Criterion 5 holds here, so by the second wording these rows have no grade: too much for weak, too little for strong.")
     page.tally(judged)
 
 # %% [markdown]

@@ -74,7 +74,7 @@ def amount(o: criteria.Outcome, fmt: str = ".2f") -> str:
 def reversing(judged: Judged) -> str:
     """Act II: the better bidirectional arm against causal, and the power of that comparison."""
     return (f"a second pass over the reversed canvas changes the lift by {amount(judged['II-4'], '+.2f')} pp, aligned less shuffled {amount(judged['II-10'], '+.2f')} pp "
-            f"(a difference of 3 pp would be seen with probability {amount(judged['II-3'])})")
+            f"(a difference of 3 pp would be seen with probability {amount(judged['II-3'])}" + (", but the causal arm has not learned to denoise)" if judged["II-2"].word == criteria.FAILS else ")"))
 
 
 def symbols(judged: Judged) -> str:
@@ -166,9 +166,9 @@ def horizon(judged: Judged) -> str:
 
 
 def launched(judged: Judged) -> str:
-    """Act IV-U5: what a longer block teaches, whether a launch is reproducible, and how far launches lie apart."""
-    return (f"training at K=8 instead of 4 changes the accepted prefix at K=4 by {amount(judged['U5-1-C'], '+.3f')} tokens; {amount(judged['same-A'], 'd')} end state of identical launches; accepted prefix spans {amount(judged['draw-rounding'], '.3f')} tokens by rounding alone, "
-            f"{amount(judged['draw-seed'], '.3f')} by seed")
+    """Act IV-U5: is a launch reproducible."""
+    same = judged["same-A"]
+    return "launches of one command end in the same bits" if same.word == criteria.HOLDS else f"launches of one command end in {amount(same, 'd')} states"
 
 
 def signalled(judged: Judged) -> str:
@@ -183,7 +183,7 @@ FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4n": sy
             "act4u5": launched, "rprm1": signalled, "dflash_peers": beside}
 
 
-REMARKS = {"act4n": states.remark}
+REMARKS = {"act4n": states.remark, "act4u5": trained.remark}
 """What a finding would mislead without, and no rule covers."""
 
 

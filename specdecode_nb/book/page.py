@@ -16,7 +16,7 @@ import pandas as pd
 from IPython.display import display
 
 from .. import paths
-from ..criteria import FAILS, HOLDS, Criteria, Outcome
+from ..criteria import AFTERWARDS, FAILS, HOLDS, Criteria, Outcome, load
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
 from . import acts, figures, overview, palette, tables, trained
@@ -318,6 +318,8 @@ class Page:
             self.number(f"{prefix}_{key}", n, "d", "hypotheses", (file or self.rows).name)
         self.say(f"Of these hypotheses [[{prefix}_hold]] hold here; [[{prefix}_fail]] failed, and [[{prefix}_open]] could not be decided from these rows."
                  + "".join(f"\n- **{o.criterion.statement}** failed: {o.text}, while the rule asks for {o.criterion.rule}." for o in failed))
+        if afterwards := load((file or self.rows).act).design.get(AFTERWARDS):
+            self.say(f"**Changed after rows had been read.** {afterwards}")
 
     def provenance(self) -> None:
         """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""
@@ -332,7 +334,7 @@ class Page:
                   sources=[s for s in (self.published, *measured.values()) if s is not None] or [self.computed])
         if self.rows and len(made := trained.manifest(self.rows)):
             some = made if len(made) <= LONG else made.head(LONG)
-            self.show(some, "adapters", "What was trained for these rows, checkpoint by checkpoint. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
+            self.show(some, "adapters", "What was trained for these rows, checkpoint by checkpoint. Seconds are wall time, other work and pauses of the process included. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
                       {"seed": "d", "trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [self.rows], None if some is made else made)
 
     def finish(self) -> None:

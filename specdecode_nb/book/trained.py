@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import chi2
 from scipy.stats import f as f_distribution
 
 from .. import criteria
@@ -16,6 +17,7 @@ from .. import statistics as st
 from ..records import RowFile
 from .palette import label
 from .rest import RESAMPLES, Found, acceptance_of, over_prompts, prefix_of, ratio
+from .reverse import student
 from .sweep import arm_rows, frame
 from .verdicts import paying_slots
 
@@ -250,26 +252,58 @@ def prefixes(rows: Sequence[dict], arms: Sequence[str]) -> np.ndarray:
     return np.array([[float(np.mean(st.pooled(g, "accepted_per_cycle"))) for g in st.by(arm_rows(rows, arm), "prompt_id").values()] for arm in arms])
 
 
-def components(table: np.ndarray) -> dict[str, float]:
-    """Variance components of ``table`` [launches, prompts], two-way without replication; an estimate below zero is zero."""
-    n, m = table.shape
-    centred = table - table.mean()
-    of_launch, of_prompt = m * centred.mean(axis=1) @ centred.mean(axis=1) / (n - 1), n * centred.mean(axis=0) @ centred.mean(axis=0) / (m - 1)
-    rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
-    residual = float((rest**2).sum() / ((n - 1) * (m - 1)))
-    return {"launch": max(0.0, float(of_launch - residual) / m), "prompt": max(0.0, float(of_prompt - residual) / n), "launch x prompt": residual}
-
-
 def launch_share(table: np.ndarray) -> Found:
     """Share of the variance of a launch's mean that is of the launch and not of these prompts, with its interval by the F distribution."""
     n, m = table.shape
     if thin := criteria.few(n, unit="run"):
         return None, None, None, n, thin
-    parts = components(table)
+    if not table.var():
+        return None, None, None, n, "no variance"
+    parts = st.components(table)
     rest = parts["launch x prompt"] / m
     ratio = table.mean(axis=1).var(ddof=1) / rest if rest else np.inf
     value, low, high = (max(0.0, 1 - edge / ratio) for edge in (1.0, *f_distribution.ppf((0.975, 0.025), n - 1, (n - 1) * (m - 1))))
     return value, low, high, n
+
+
+def scattered(file: RowFile) -> pd.DataFrame:
+    """By what launches differ in: how far their mean prefixes scatter (sd with its interval by chi-square), how much of that variance is the
+    launch's own and not of these prompts, and the variance components of one prompt's prefix."""
+    lines = []
+    for name, arm, change in (("seed", CONTROL, "seed"), ("rounding", CONTROL, "rounding"), ("seed (K=8)", OTHER, "seed")):
+        table = prefixes(file.of("decode"), [f"{arm}-1", *group(file, arm, change)])
+        n, sd, (share, low, high, *_) = len(table), float(table.mean(axis=1).std(ddof=1)), launch_share(table)
+        edges = (sd * ((n - 1) / chi2.ppf((0.975, 0.025), n - 1)) ** 0.5).tolist()
+        lines.append({"launches that differ by": name, "launches": n, "sd": sd, "sd low": edges[0], "sd high": edges[1], "launch's share": share, "low": low, "high": high, **st.components(table)})
+    return frame(lines, sd="tokens", low="95 %", high="95 %", **{"sd low": "95 %", "sd high": "95 %"})
+
+
+def arms(file: RowFile) -> pd.DataFrame:
+    """What each of the four arms costs and reaches: draft rows a step, how many of them decoding at K=4 uses, seconds, and its prefix less the
+    mean of the control's launches over seeds."""
+    rows, asked = file.of("decode"), file.config["draft_rows"]
+    control = float(np.mean([prefix_of(rows, a) for a in (f"{CONTROL}-1", *group(file, CONTROL, "seed"))]))
+    lines = []
+    for r in launches(file):
+        if r["launch"] == 1 and not r["arm"].startswith("only_"):
+            blocks = [asked // (k - 1) for k in r["widths"]]  # a curriculum has several widths, one after the other
+            lines.append({"arm": r["arm"], "steps": r["step"] - file.config["start_steps"], "rows a step": float(np.mean([b * (k - 1) for b, k in zip(blocks, r["widths"])])),
+                          "used at K=4": float(np.mean([3 * b for b in blocks])), "seconds": r["seconds"], "mean accepted prefix": prefix_of(rows, f"{r['arm']}-1"),
+                          "against the controls": prefix_of(rows, f"{r['arm']}-1") - control})
+    return frame(lines, **{"mean accepted prefix": "tokens", "against the controls": "tokens"})
+
+
+def against_start(file: RowFile) -> dict[str, Found]:
+    """Accepted prefix of the launches over seeds less that of their start, by arm: mean and Student's interval."""
+    rows, start = file.of("decode"), prefix_of(file.of("decode"), "start-1")
+    return {arm: student([prefix_of(rows, a) - start for a in (f"{arm}-1", *group(file, arm, "seed"))], "run") for arm in (CONTROL, OTHER)}
+
+
+def remark(file: RowFile) -> str:
+    """What no rule of Act IV-U5 covers: the effect of a longer block over launches that share a seed, and the scatter of launches."""
+    apart, parts = pairs(file)["difference"], scattered(file).set_index("launches that differ by")["sd"]
+    return (f"training at K=8 instead of 4 changes the accepted prefix at K=4 by {span(student(apart, 'pair'))} tokens over {len(apart)} pairs of launches; launches scatter by an sd of "
+            f"{parts['rounding']:.3f} tokens where rounding alone differs, {parts['seed']:.3f} where seeds do (no rule judges these)")
 
 
 def spread(rows: Sequence[dict], arms: Sequence[str]) -> tuple[float, None, None, int]:
@@ -336,8 +370,8 @@ def manifest(file: RowFile, last: int = 20) -> pd.DataFrame:
     return frame(lines, trained="numbers", **{"last losses": f"mean of {last}"})
 
 
-FORMATS = {f"slot {j}": ".3f" for j in range(1, 8)} | dict.fromkeys(("prefix at K=4", "validation TV", "agreement", "acceptance", "mean accepted prefix", "TPF", "x plain", "low", "high"), ".3f") | {
-    "tok/s": ".1f", "change": "+.3f", "difference": "+.3f", "control's prefix": ".3f", "K=8's prefix": ".3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
+FORMATS = {f"slot {j}": ".3f" for j in range(1, 8)} | dict.fromkeys(("prefix at K=4", "validation TV", "agreement", "acceptance", "mean accepted prefix", "TPF", "x plain", "low", "high", "sd", "sd low", "sd high"), ".3f") | {
+    "tok/s": ".1f", "change": "+.3f", "launch's share": ".2f", "against the controls": "+.3f", "rows a step": ".0f", "used at K=4": ".0f", "launch": ".5f", "prompt": ".5f", "launch x prompt": ".5f", "difference": "+.3f", "control's prefix": ".3f", "K=8's prefix": ".3f", "distance": ".1e", "relative distance": ".1e", "seconds": ".0f"}
 
 
 def fmt(table: pd.DataFrame) -> dict[str, str]:
