@@ -25,8 +25,8 @@
 # %% tags=["parameters"]
 target = "tiny-hybrid"  # model that the adapters are trained on: a name, folder or hub id
 seeds = 1               # launches of each arm
-steps = 300             # training steps of the run without a conditioner
-bias_steps = 80         # training steps of the runs that compare sizes of the timestep bias
+steps = 250             # training steps of the run without a conditioner
+bias_steps = 60         # training steps of the runs that compare sizes of the timestep bias
 lr = 1e-3               # learning rate; published for the large target: 1e-4
 windows = 12            # held-out windows that launches are judged on
 prompts = 6             # of them, those whose canvas is sampled
@@ -330,7 +330,10 @@ if page.rows:
     page.number("seven_hold", sum(passed), "d", "", page.rows.name)
     verdict = "SUCCESS" if all(passed) else "PARTIAL" if passed[0] and passed[2] and passed[4] else "FAILURE"
     page.number("seven_verdict", verdict, source=page.rows.name)
-    page.say("[[seven_hold]] of the seven hold. By the published rule for the outcome that is **[[seven_verdict]]**.")
+    reached = [judged[str(i)].value is not None and judged[str(i)].criterion.rule.passed(judged[str(i)].value) for i in range(1, 8)]
+    page.number("seven_reached", sum(reached), "d", "", page.rows.name)
+    page.say("[[seven_hold]] of the seven hold with their whole interval. By the published rule for the outcome that is **[[seven_verdict]]**. Judged by their numbers alone, as the published run was, [[seven_reached]] reach their threshold"
+             + (f" (not: {', '.join(str(i) for i, fine in enumerate(reached, 1) if not fine)})." if not all(reached) else "."))
     figure, (left, right) = draw.panels(2, height=3.2)
     draw.lines({f"t = {t:.2f}": denoising.dynamics(whole_runs, t, "hidden_right") for t in (0.1, 0.5, 0.9, 1.0)}, "training step", "masked accuracy (%)", ax=left)
     draw.lines({"AR perplexity": denoising.perplexities(whole_runs)}, "training step", "AR perplexity, adapter on", ax=right)

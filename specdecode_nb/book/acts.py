@@ -296,8 +296,8 @@ OVERFIT = (
 MASKED = (
     MEASURED[0],
     Param("seeds", int, 1, "launches of each arm", "", 1, 100),
-    Param("steps", int, 300, "training steps of the run without a conditioner", "steps", 2, 100000),
-    Param("bias_steps", int, 80, "training steps of the runs that compare sizes of the timestep bias", "steps", 2, 100000),
+    Param("steps", int, 250, "training steps of the run without a conditioner", "steps", 2, 100000),
+    Param("bias_steps", int, 60, "training steps of the runs that compare sizes of the timestep bias", "steps", 2, 100000),
     Param("lr", float, 1e-3, "learning rate; published for the large target: 1e-4", "", 1e-6, 1.0),
     Param("windows", int, 12, "held-out windows that launches are judged on", "", 1, 1000),
     Param("prompts", int, 6, "of them, those whose canvas is sampled", "", 1, 1000),
