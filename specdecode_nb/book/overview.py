@@ -167,8 +167,10 @@ def horizon(judged: Judged) -> str:
 
 def launched(judged: Judged) -> str:
     """Act IV-U5: is a launch reproducible."""
-    same = judged["same-A"]
-    return "launches of one command end in the same bits" if same.word == criteria.HOLDS else f"launches of one command end in {amount(same, 'd')} states"
+    ends = {id: judged[id] for id in ("same-A", "same-C")}
+    if all(o.word == criteria.HOLDS for o in ends.values()):
+        return "launches of one command end in the same bits"
+    return f"launches of one command end in {amount(ends['same-A'], 'd')} states (control) and {amount(ends['same-C'], 'd')} (K=8)"
 
 
 def signalled(judged: Judged) -> str:
