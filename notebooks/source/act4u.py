@@ -698,7 +698,7 @@ if recipes:
 # - **No raw data.** The tables of this Act come from its reports only; no committed CSV or JSON stands behind them. What could be recomputed from the reports has been, above.
 # - **One launch of each adapter.** Act IV-U5 later showed that identical launches differ. Gate 1 is so large that this cannot matter; Gate 2's band could.
 # - **Few prompts.** Three prompts a kind, short continuations: the ranking by kind of text is not established.
-# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (three neighbouring windows each, eight in all, so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
+# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (neighbouring windows together, and so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
 #   and IV-U4 train K=4 by one recipe from one seed, so what they say of it is one launch looked at three times, not three.
 # - **Draft noise was not keyed.** Evaluations drew from a global random stream, so repeating one gives other drafts. How much that moves the figures is shown next.
 

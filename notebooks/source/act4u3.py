@@ -576,7 +576,7 @@ if here:
 # - **Many prompts would be better.** Fifteen short continuations; the spread *across prompts* in throughput is larger than the whole gain. The repeats measure the clock, not the prompts.
 # - **No intervals.** The sources publish none for this Act. Comparisons of neighboring checkpoints should not be read as effects.
 # - **Loops were not counted.** Act IV-S later showed that repetitive continuations inflate acceptance. Nothing is known about that here.
-# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (three neighbouring windows each, eight in all, so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
+# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (neighbouring windows together, and so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
 #   and IV-U4 train K=4 by one recipe from one seed, so what they say of it is one launch looked at three times, not three.
 
 # %%

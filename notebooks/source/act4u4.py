@@ -833,7 +833,7 @@ if ours:
 # - **Short runs, few prompts.** Act IV-S uses more of both (table 1 has the numbers here), and reports how much plain decoding repeats itself; that is not recorded here.
 # - **Two sessions.** The same adapter and the same tokens gave different throughput in sessions A and B. Ratios are to be read within a session.
 # - **One target, one machine, bf16.** The cost of a slot is a property of the machine; the survival curve is a property of target, drafter and text.
-# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (three neighbouring windows each, eight in all, so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
+# - **Of the measured part.** One small target, on text of the grammar it was trained on. Intervals are over documents (neighbouring windows together, and so few that a bootstrap is somewhat too narrow) or prompts, not over launches: the scatter over seeds is what Act IV-U5 measures. Acts IV-U, IV-U3
 #   and IV-U4 train K=4 by one recipe from one seed, so what they say of it is one launch looked at three times, not three.
 
 # %%

@@ -617,17 +617,16 @@ if here:
 
 # %%
 if here:
-    again = {arm: [f"{r['arm']}-{r['launch']}" for r in learned.launches(page.rows) if r["arm"] == arm and r["change"] in ("", "launched again")] for arm in ("A_k4", "C_k8")}
-    ends = {arm: {r["state_digest"] for r in learned.launches(page.rows) if f"{r['arm']}-{r['launch']}" in names} for arm, names in again.items()}
-    for arm, names in again.items():
-        page.number(f"here_again_{arm[0].lower()}", len(names), "d", "launches", page.rows.name)
-    if all(len(found) == 1 for found in ends.values()):
+    same = {o.criterion.id[-1]: o for o in learned.outcomes(page.rows) if o.criterion.id in ("same-A", "same-C")}
+    for arm, outcome in same.items():
+        page.number(f"here_again_{arm.lower()}", outcome.n, "d", "launches", page.rows.name)
+    if all(outcome.value == 1 for outcome in same.values()):
         page.say("**On this machine with these libraries a launch is deterministic**: the [[here_again_a]] launches of the control, each in a process of its own, end in one adapter and one set of moments, and so do the [[here_again_c]] of K=8.")
     else:
         page.say("**Launches of one command do not all end in the same bits here**, weights and moments taken together.")
-    clock = [learned.rate_of(page.rows.of("decode"), name) for name in again["A_k4"]]
+    clock = [learned.rate_of(page.rows.of("decode"), name) for name in learned.group(page.rows, "A_k4", "again")]
     page.number("here_clock", 100 * (max(clock) / min(clock) - 1), ".1f", "%", page.rows.name)
-    if len(ends["A_k4"]) == 1:
+    if same["A"].value == 1:
         page.say("Those of the control decode with medians up to [[here_clock]] % apart, which is the clock alone; smaller differences of tok/s between launches mean nothing.")
 
 # %% [markdown]

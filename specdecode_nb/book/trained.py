@@ -281,11 +281,12 @@ def scattered(file: RowFile) -> pd.DataFrame:
 def arms(file: RowFile) -> pd.DataFrame:
     """What each of the four arms costs and reaches: draft rows a step, how many of them decoding at K=4 uses, seconds, and its prefix less the
     mean of the control's launches over seeds."""
-    rows, asked = file.of("decode"), file.config["draft_rows"]
+    rows = file.of("decode")
     control = float(np.mean([prefix_of(rows, a) for a in (f"{CONTROL}-1", *group(file, CONTROL, "seed"))]))
     lines = []
     for r in launches(file):
         if r["launch"] == 1 and not r["arm"].startswith("only_"):
+            asked = r["recipe"]["blocks"] * (r["recipe"]["block"] - 1)  # what a curriculum shares out
             blocks = [asked // (k - 1) for k in r["widths"]]  # a curriculum has several widths, one after the other
             lines.append({"arm": r["arm"], "steps": r["step"] - file.config["start_steps"], "rows a step": float(np.mean([b * (k - 1) for b, k in zip(blocks, r["widths"])])),
                           "used at K=4": float(np.mean([3 * b for b in blocks])), "seconds": r["seconds"], "mean accepted prefix": prefix_of(rows, f"{r['arm']}-1"),
