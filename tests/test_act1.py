@@ -28,7 +28,7 @@ def measured(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(act1, "load_target", lambda name, dtype: hybrid())
-        for name, value in {"RUNS": SHORT, "DRAWS": 2, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
+        for name, value in {"RUNS": SHORT, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
             patch.setattr(act1, name, value)
         with pytest.raises(KeyboardInterrupt):
             act1.measure(PARAMS, journal, stop)
@@ -58,9 +58,9 @@ def test_counts_agree_with_the_noise(measured):
 
 def test_a_launch_is_a_function_of_its_seed(measured):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RUNS": SHORT, "DRAWS": 2, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
+        for name, value in {"RUNS": SHORT, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
             patch.setattr(act1, name, value)
-        again = act1.launch(hybrid(), "001", act1.Recipe(PARAMS["lr"], act1.WARMUP, SHORT["001"].steps, act1.FIRST_SEED))
+        again = act1.launch(hybrid(), "001", SHORT["001"], PARAMS["draws"], act1.Recipe(PARAMS["lr"], act1.WARMUP, SHORT["001"].steps, act1.FIRST_SEED))
     assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in measured.rows[0].items() if k != "seconds"}
 
 
@@ -95,3 +95,12 @@ def test_impossible_counts_are_refused(change, words):
 def test_a_row_without_all_its_losses_is_refused(measured):
     with pytest.raises(ValidationError, match="1 losses"):
         OverfitRow.model_validate(measured.rows[0] | {"losses": [1.0]})
+
+
+def test_no_run_is_longer_than_was_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(act1, "load_target", lambda name, dtype: hybrid())
+    for name, value in {"RUNS": SHORT, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
+        monkeypatch.setattr(act1, name, value)
+    file = load_rows(act1.measure(PARAMS | {"seeds": 1, "steps": 3}, tmp_path / "act1.journal"))
+    assert [r["steps"] for r in file.rows] == [len(r["losses"]) for r in file.rows] == [min(3, run.steps) for run in SHORT.values()]
+    assert [run["steps"] for run in file.config["runs"].values()] == [r["steps"] for r in file.rows]

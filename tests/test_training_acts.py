@@ -51,7 +51,6 @@ def toys(short_prompts):
         patch.setattr(training, "WINDOW", 40)
         patch.setattr(training, "LOWEST", 8)
         patch.setattr(training, "HELD_OUT", 5)
-        patch.setattr(training, "BATCHES", 1)
         patch.setattr(training, "JUDGE", replace(training.JUDGE, blocks=20))
         yield
 

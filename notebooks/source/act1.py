@@ -26,6 +26,8 @@
 # %% tags=["parameters"]
 target = "tiny-hybrid"  # model that the adapters are trained on: a name, folder or hub id
 seeds = 5               # launches of each of the four runs
+steps = 150             # training steps of a launch at most; the published runs have 60 and 150
+draws = 8               # noisy copies of the batch that rows are counted on
 lr = 6e-3               # learning rate; the published one is not recorded
 measure = False         # True: measure again; False: draw from recorded rows
 quick = False           # True: a short measurement whose captions say that it is one

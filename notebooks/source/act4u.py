@@ -29,6 +29,7 @@ steps = 400  # training steps of a launch
 rate = 0.0006  # learning rate, after a linear warm-up of 20 steps
 draft_rows = 192  # draft rows a step: blocks of K hold K - 1 of them
 windows = 128  # windows of training text
+batches = 4  # batches of 64 held-out blocks that launches are judged on, from 6 windows each
 tokens = 48  # new tokens a prompt when what was trained decodes
 repeats = 1  # passes over the prompts, arms interleaved
 prompts = 15  # prompts of the suite

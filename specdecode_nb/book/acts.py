@@ -254,12 +254,13 @@ TRAINED = (
     Param("rate", float, 6e-4, "learning rate, after a linear warm-up of 20 steps", "", 1e-7, 1.0),
     Param("draft_rows", int, 192, "draft rows a step: blocks of K hold K - 1 of them", "rows", 8, 4096),
     Param("windows", int, 128, "windows of training text", "windows", 2, 4096),
+    Param("batches", int, 4, "batches of 64 held-out blocks that launches are judged on, from 6 windows each", "batches", 1, 64),
     Param("tokens", int, 48, "new tokens a prompt when what was trained decodes", "tokens", 8, 4096),
     Param("repeats", int, 1, "passes over the prompts, arms interleaved", "", 1, 100),
     Param("prompts", int, 15, "prompts of the suite, taken so that few still cover every category", "", 1, 27),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
-BRIEF = {"steps": 20, "draft_rows": 96, "windows": 16, "tokens": 16, "prompts": 3}  # what quick=true stands for where training is measured
+BRIEF = {"steps": 20, "draft_rows": 96, "windows": 16, "batches": 1, "tokens": 8, "prompts": 2}  # what quick=true stands for where training is measured
 
 
 def training(act: str, defaults: dict[str, Any], /, *more: Param, **reduced) -> Act:
@@ -290,6 +291,8 @@ REVERSED = (
 OVERFIT = (
     MEASURED[0],
     Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
+    Param("steps", int, 150, "training steps of a launch at most; the published runs have 60 and 150", "steps", 1, 150),
+    Param("draws", int, 8, "noisy copies of the batch that rows are counted on", "", 1, 100),
     Param("lr", float, 6e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
@@ -318,9 +321,9 @@ SYMBOLS = (
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
-    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1}),
+    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1, "steps": 20, "draws": 2}),
     "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100}),
-    "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 8, "bias_steps": 4, "windows": 3, "prompts": 1}),
+    "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 6, "bias_steps": 2, "windows": 1, "prompts": 1}),
     "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
                  {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
@@ -343,7 +346,7 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4u4": training("act4u4", {}, START, start_steps=20),
     "act4u5": training("act4u5", {"steps": 60, "windows": 64}, replace(START, default=300), Param("short_steps", int, 10, "steps after which perturbed launches are compared with the control", "steps", 1, 1000),
                        Param("launches", int, 5, "identical launches of the control; half as many of K=8", "", 2, 50),
-                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=4, start_steps=10, short_steps=2, launches=2, seeds=2, windows=4),
+                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=4, start_steps=6, short_steps=2, launches=2, seeds=2, windows=2),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
 

@@ -6,7 +6,7 @@ and left on, the sampler. A seed decides text, adapter and noise. A killed run g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ HIGHEST = 0.5  # noise level in training
 FIRST_SEED = 1234
 WARMUP = 10  # steps
 LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
-EVERY, DRAWS = 10, 8  # steps between counts; noisy copies of the batch that are counted
+EVERY = 10  # steps between counts
 FORWARDS = 8  # of the sampler
 POOL, APART = 128, 9  # windows that the texts are drawn from; distance of the held-out ones, which then are of all categories
 TEXTS, TEXT_ROWS, GREEDY = 8, 128, 32  # held-out windows of the perplexity, their tokens; tokens decoded greedily
@@ -72,22 +72,22 @@ def levels(count: int, lowest: float, seed: int, stream: int, step: int):
 
 
 def counts(model: Denoiser, clean, t, vocab: int, seed: int, step: int) -> tuple:
-    """Rows by :func:`..train.denoise.tally` for DRAWS noisy copies of clean [B, P + C] at levels t [DRAWS B]; also the noisy ids and logits."""
-    many = mx.concatenate([clean] * DRAWS)
+    """Rows by :func:`..train.denoise.tally` for noisy copies of clean [B, P + C] at levels t, as many times B as there are copies; also the noisy ids and logits."""
+    many = mx.concatenate([clean] * (len(t) // len(clean)))
     ids = noisy(many, t, vocab, seed, EVAL_CANVAS, step)
     logits = model(ids, PREFIX, t).astype(mx.float32)
     return tally(mx.argmax(logits, axis=-1), ids[:, PREFIX:], many[:, PREFIX:]), ids, logits
 
 
-def as_trained(model: Denoiser, clean, vocab: int, seed: int) -> dict:
+def as_trained(model: Denoiser, clean, draws: int, vocab: int, seed: int) -> dict:
     """Counts under the noise of training, on draws that are the same at every step."""
-    return counts(model, clean, levels(DRAWS * len(clean), 0.0, seed, EVAL_CANVAS, 1), vocab, seed, 2)[0]
+    return counts(model, clean, levels(draws * len(clean), 0.0, seed, EVAL_CANVAS, 1), vocab, seed, 2)[0]
 
 
-def at_level(model: Denoiser, clean, level: float, vocab: int, seed: int) -> dict:
+def at_level(model: Denoiser, clean, level: float, draws: int, vocab: int, seed: int) -> dict:
     """Counts, loss and what the target itself reads at one noise level."""
-    found, ids, logits = counts(model, clean, mx.full((DRAWS * len(clean),), level), vocab, seed, 3)
-    many = mx.concatenate([clean] * DRAWS)[:, PREFIX:]
+    found, ids, logits = counts(model, clean, mx.full((draws * len(clean),), level), vocab, seed, 3)
+    many = mx.concatenate([clean] * draws)[:, PREFIX:]
     base = mx.argmax(model(ids, PREFIX, adapter=False), axis=-1)
     following = base[:, :-1] == many[:, 1:]
     return {"t": level, **found, "nats": nn.losses.cross_entropy(logits, many).mean().item(), "base_right": (base == many).sum().item(),
@@ -110,9 +110,9 @@ def fill(model: Denoiser, text, vocab: int, seed: int) -> dict:
             "right": int((trace[-1][0] == np.array(text)[0, PREFIX:]).sum())}
 
 
-def launch(target: Target, name: str, recipe: Recipe) -> dict:
-    """Train one run at one seed and measure it: its row."""
-    run, seed, vocab, before = RUNS[name], recipe.seed, target.vocab_size, target.digest()
+def launch(target: Target, name: str, run: Run, draws: int, recipe: Recipe) -> dict:
+    """Train one run at one seed and measure it on ``draws`` noisy copies of its batch: its row."""
+    seed, vocab, before = recipe.seed, target.vocab_size, target.digest()
     clean, unseen = (examples(target, seed, held_out) for held_out in (False, True))
     model = Denoiser(target, run.rank, MODULES[run.adapter], run.scale, seed=seed)
 
@@ -122,17 +122,17 @@ def launch(target: Target, name: str, recipe: Recipe) -> dict:
 
     loop = Loop(model, lambda m, ids, t: canvas_loss(m, ids, clean[:, PREFIX:], t, PREFIX, run.corrupted_only), batch, recipe, allowed=trains,
                 frozen=target.digest, log_every=1)
-    curve = [{"step": 0, **as_trained(model, clean, vocab, seed)}]
+    curve = [{"step": 0, **as_trained(model, clean, draws, vocab, seed)}]
     for until in sorted({*range(EVERY, run.steps, EVERY), run.steps}):
         loop.run(until, say=lambda *_, **__: None)
-        curve.append({"step": until, **as_trained(model, clean, vocab, seed)})
+        curve.append({"step": until, **as_trained(model, clean, draws, vocab, seed)})
     held_out = windows(target, TEXTS, TEXT_ROWS, TEXT, True, APART)
     plain = Denoiser(target, run.rank, MODULES[run.adapter], run.scale, seed=seed, fast=False)
     plain.update(tree_unflatten(list(model.trainable().items())))
     bits = np.array(plain.causal(clean, adapter=False)).view(np.uint32) != np.array(target.model(clean)).view(np.uint32)
     return {"kind": "overfit", "run": name, "seed": seed, "steps": run.steps, "trained": sum(v.size for v in model.trainable().values()),
-            "losses": [entry[1] for entry in loop.log["loss"]], "curve": curve, "levels": [at_level(model, clean, t, vocab, seed) for t in LEVELS],
-            "unseen": as_trained(model, unseen, vocab, seed),
+            "losses": [entry[1] for entry in loop.log["loss"]], "curve": curve, "levels": [at_level(model, clean, t, draws, vocab, seed) for t in LEVELS],
+            "unseen": as_trained(model, unseen, draws, vocab, seed),
             "nats_off": ordinary_nats(model, held_out, False), "nats_on": ordinary_nats(model, held_out, True),
             "greedy_off": greedy(model, unseen[:1], False), "greedy_on": greedy(model, unseen[:1], True),
             "fills": [fill(model, clean[i : i + 1], vocab, seed) for i in range(EXAMPLES)], "bits_changed": int(bits.sum()), "digest": model.fingerprint(),
@@ -143,7 +143,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """Measure Act I and write a row file beside ``journal``; a launch that was finished is not trained again.
 
     Args:
-        params: target, seeds (number), lr, quick.
+        params: target, seeds (number), steps (at most), draws, lr, quick.
         progress: called with (rows done, rows in all, label).
     Returns:
         The path of the finished row file.
@@ -152,11 +152,12 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     target = load_target(params["target"], "float32")
     seeds = [FIRST_SEED + i for i in range(params["seeds"])]
+    runs = {name: replace(run, steps=min(run.steps, params["steps"])) for name, run in RUNS.items()}
     config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"], "seeds": seeds, "lr": params["lr"], "warmup": WARMUP,
-              "runs": {name: asdict(run) for name, run in RUNS.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES,
-              "highest": HIGHEST, "levels": list(LEVELS), "draws": DRAWS, "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
+              "runs": {name: asdict(run) for name, run in runs.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES,
+              "highest": HIGHEST, "levels": list(LEVELS), "draws": params["draws"], "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
-        keep, done = keeper(rows, len(seeds) * len(RUNS), progress), {(r["run"], r["seed"]) for r in rows}
+        keep, done = keeper(rows, len(seeds) * len(runs), progress), {(r["run"], r["seed"]) for r in rows}
         for seed in seeds:
-            keep(launch(target, name, Recipe(params["lr"], WARMUP, run.steps, seed)) for name, run in RUNS.items() if (name, seed) not in done)
+            keep(launch(target, name, run, params["draws"], Recipe(params["lr"], WARMUP, run.steps, seed)) for name, run in runs.items() if (name, seed) not in done)
     return journal.with_suffix(".json")

@@ -61,7 +61,7 @@ def plan(params: dict) -> tuple[list[Job], training.Arms]:
 @contextmanager
 def apart(name: str, target, texts: Texts, work: Path) -> Iterator[Callable]:
     """Runs jobs in child processes, which load the target ``name``: one for all that share it, and one each for those that want to be alone."""
-    setup = {"target": name, "windows": texts.count, "work": str(work.absolute())}
+    setup = {"target": name, "windows": texts.count, "batches": texts.batches, "work": str(work.absolute())}
     with ExitStack() as stack:
         shared: list = []
 
@@ -79,7 +79,7 @@ def apart(name: str, target, texts: Texts, work: Path) -> Iterator[Callable]:
 def prepare(setup: dict) -> Callable[[dict], Iterator[dict]]:
     """What a child answers a job with."""
     target = load_target(setup["target"], "float32")
-    texts = Texts(target, setup["windows"])
+    texts = Texts(target, setup["windows"], setup["batches"])
     return lambda request: job_rows(target, texts, Job.read(request), Path(setup["work"]))
 
 

@@ -28,9 +28,8 @@ from ..train import corpus, uno
 from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
 
 SEED, WINDOW, LOWEST = 20260903, 192, 64  # tokens of a window, and the first of them that a block may branch off from
-HELD_OUT, WIDEST = 24, 8  # windows to judge on, with blocks of seven speculative slots: a slot does not see those behind it
+HELD_OUT, WIDEST = 6, 8  # windows to judge on for each batch, with blocks of seven speculative slots: a slot does not see those behind it
 JUDGE = uno.Recipe(seed=20261003, block=WIDEST, blocks=64, corruption="full")
-BATCHES = 4  # of JUDGE.blocks blocks: 256 rows, as published
 UNTRAINED = "untrained"
 FREE = ("block", "blocks", "seed", "data_seed", "noise_seed")  # what may change where one launch goes on from another
 
@@ -46,10 +45,16 @@ def published(params: Mapping, block: int, **changes) -> uno.Recipe:
 
 @dataclass(frozen=True)
 class Texts:
-    """The clean passes over what is trained on and what is judged on; each is made when it is first asked for."""
+    """The clean passes over what is trained on and what is judged on; each is made when it is first asked for.
+
+    Attributes:
+        count: windows to train on.
+        batches: of JUDGE.blocks held-out blocks to judge on; four are 256 rows, as published.
+    """
 
     target: Target
     count: int
+    batches: int = 4
 
     @cached_property
     def clean(self) -> uno.CleanPass:
@@ -57,7 +62,7 @@ class Texts:
 
     @cached_property
     def unseen(self) -> uno.CleanPass:
-        return uno.clean_pass(self.target, corpus.windows(self.target, HELD_OUT, WINDOW, corpus.SEED, held_out=True))
+        return uno.clean_pass(self.target, corpus.windows(self.target, HELD_OUT * self.batches, WINDOW, corpus.SEED, held_out=True))
 
 
 @dataclass(frozen=True)
@@ -179,14 +184,14 @@ def forced_row(target: Target, texts: Texts, tensors: Mapping[str, mx.array] | N
     """
     adapted, gate = view(target, rank, tensors)
     matches, apart, of = [], [], []
-    for b in range(BATCHES):
+    for b in range(texts.batches):
         rows, caches, teacher, _ = uno._blocks(target, texts.unseen, JUDGE, b, EVAL_NOISE, LOWEST)
         gate.rows(mx.ones(rows.shape))
         student = adapted(rows, cache=caches)
         matches.append(np.array(mx.argmax(student, -1) == mx.argmax(teacher, -1)))
         apart.append(np.array(mx.abs(mx.softmax(student.astype(mx.float32), -1) - mx.softmax(teacher.astype(mx.float32), -1)).sum(-1)))
         rng = np.random.default_rng(uno.stream_seed(JUDGE.seed, EVAL_NOISE, b + 1))
-        of += rng.integers(0, HELD_OUT, JUDGE.blocks).tolist()  # the windows, as the blocks were drawn
+        of += rng.integers(0, HELD_OUT * texts.batches, JUDGE.blocks).tolist()  # the windows, as the blocks were drawn
     hits, l1, ids = np.concatenate(matches), np.concatenate(apart), texts.unseen.ids[:4]
     gate.rows(mx.concatenate([mx.zeros((len(ids), WINDOW - WIDEST + 1)), mx.ones((len(ids), WIDEST - 1))], axis=1))
     clean = [np.array(m(ids))[:, : WINDOW - WIDEST + 1] for m in (adapted, target.model)]
@@ -237,7 +242,7 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
     """Train every job, judge it, decode every arm on the prompt suite, and write a row file beside ``journal``.
 
     Args:
-        params: target, rate, draft_rows, windows, tokens, repeats, prompts, quick and the Act's own.
+        params: target, rate, draft_rows, windows, batches, tokens, repeats, prompts, quick and the Act's own.
         running: a context of (target, texts, work) that gives what runs one job and yields its rows.
     Raises:
         BadInput: before anything is trained, if an input does not exist or does not fit.
@@ -246,7 +251,7 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
     prompts, work = prompt_suite(target, params["prompts"]), journal.with_suffix(".work")
     check_room(target, prompts, params["tokens"], WIDEST)
     config = {k: v for k, v in params.items() if k not in ("measure", "quick", "rows")} | {"dtype": "float32", "reduced": params["quick"]}
-    config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "window": WINDOW, "lowest": LOWEST, "held_out_windows": HELD_OUT,
+    config |= {"prompts": [p["id"] for p in prompts], "warmup_prompts": WARMUP_PROMPTS, "noise_seed": NOISE_SEED, "window": WINDOW, "lowest": LOWEST, "held_out_windows": HELD_OUT * params["batches"],
                "launches": [[job.arm, job.launch, step] for job in jobs for step in job.stops],
                "judged": [[job.arm, job.launch, step] for job in jobs for step in job.stops if job.judged], "arms": list(arms), "criteria": criteria.load(act).rules}
     trainee = SimpleNamespace(name="uno", metadata={"made": "trained in this measurement, see the launch rows"})
@@ -257,7 +262,7 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
         work.mkdir(parents=True, exist_ok=True)
         keep = keeper(rows, total, progress)
         done = {(r["kind"], r["arm"], r["launch"], r["step"]) for r in rows if r["kind"] in ("launch", "forced")}
-        with running(target, Texts(target, params["windows"]), work) as run:
+        with running(target, Texts(target, params["windows"], params["batches"]), work) as run:
             for job in jobs:
                 rows_there = all((kind, job.arm, job.launch, step) in done for kind in ("launch", "forced")[: 1 + job.judged] for step in job.stops)
                 if not rows_there or not checkpoint(work, job.name, job.stops[-1]).exists():  # decoding and later launches need it
