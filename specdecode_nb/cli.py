@@ -43,7 +43,7 @@ def parser() -> Parser:
     run.add_argument("act", nargs="?", metavar="ACT")
     run.add_argument("-p", dest="params", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the Act; may be repeated")
     run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: out/ACT in the current folder)")
-    run.add_argument("--resume", action="store_true", help="go on with a measurement that was interrupted in DIR, or draw from it if all its rows are there")
+    run.add_argument("--resume", action="store_true", help="go on with a measurement that was interrupted in DIR, or draw from it if all its rows are there; begins one if there is none")
     run.add_argument("--download", action="store_true", help="fetch the target from the hub if it is not on this machine, before measuring")
     run.add_argument("-h", "--help", action="store_true", help="this text, or the parameters of ACT")
     figures = command("figures", "figures, tables, captions and numbers for a write-up")
@@ -191,6 +191,8 @@ def measure(act, params: dict, journal: Path, resume: bool) -> Path:
     """Make the rows of an Act, or find them finished; returns the row file."""
     from .records import Finished
 
+    if resume and not journal.exists() and not journal.with_suffix(".json").exists():
+        print(f"{PROGRAM}: {shown(journal.parent)} holds nothing to go on with; a new measurement begins.", file=sys.stderr)
     module, function = act.measuring(params)[1].split(":")
     measuring = getattr(importlib.import_module(module), function)
     try:

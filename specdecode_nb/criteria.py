@@ -1,7 +1,8 @@
 """Criteria fixed before the rows: rules as data, and verdicts computed from a number and its interval.
 
 ``data/criteria/<act>.json`` holds {"act", "criteria": [...]}, and {"design": {name: words}} where the analysis was fixed beforehand too;
-each criterion has a rule {metric, comparison, threshold}. What a metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
+each criterion has a rule {metric, comparison, threshold}. "added" holds rules that came after the rows, and say so; "unjudged" gives the reason
+why a published criterion has none. What a metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
 (config ``criteria``), so that a rule changed afterwards is seen.
 """
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .records import RowFile, Strict, conform, parse, read_text, sha256
 
 HOLDS, FAILS = "holds", "does NOT hold"
 SPANS, NO_ROWS = "not decidable: the interval spans the threshold", "not decidable: nothing was measured"
+LATER = "(rule added after the rows)"
 AFTERWARDS = "changed afterwards"  # the entry of a design that tells what was changed when rows had been read
 FEWEST = 3  # prompts (or texts) on each side of a comparison, below which an estimate has neither an interval nor a verdict
 
@@ -87,13 +89,18 @@ class Criterion(Fixed):
 class File(Fixed):
     act: str
     criteria: list[Criterion]
+    added: list[Criterion] = []
+    unjudged: dict[str, str] = {}
     design: dict[str, str] = {}
 
     @model_validator(mode="after")
     def once(self):
-        ids = [c.id for c in self.criteria]
+        every = self.criteria + self.added
+        ids = [c.id for c in every]
         if len(set(ids)) < len(ids):
             raise ValueError(f"an id is used twice among {', '.join(ids)}")
+        if both := self.unjudged.keys() & {claim for c in every for claim in c.claims}:
+            raise ValueError(f"both a rule and a reason for having none are there for {', '.join(sorted(both))}")
         return self
 
 
@@ -101,7 +108,8 @@ class File(Fixed):
 class Criteria:
     """The criteria of one Act, in file order; a source of a page (``name``, ``digest``, ``label``). ``rules``: digest of the rules alone.
 
-    ``design``: what was fixed of the analysis besides, in words by name (outcome, test, seeds, power); empty for most Acts.
+    ``design``: what was fixed of the analysis besides, in words by name (outcome, test, seeds, power); empty for most Acts. ``late``: how many
+    of the criteria, the last ones, were added after the rows; their rules are not in the digest. ``unjudged``: reasons by published criterion.
     """
 
     act: str
@@ -110,6 +118,8 @@ class Criteria:
     digest: str
     label: str = "rules fixed before the rows"
     design: Mapping[str, str] = field(default_factory=dict)
+    late: int = 0
+    unjudged: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Criterion]:
         return iter(self.criteria)
@@ -126,7 +136,7 @@ class Criteria:
 
     @property
     def rules(self) -> str:
-        return sha256(json.dumps([[c.id, c.rule.model_dump()] for c in self.criteria], sort_keys=True).encode())
+        return sha256(json.dumps([[c.id, c.rule.model_dump()] for c in self.criteria[: len(self) - self.late]], sort_keys=True).encode())
 
     def judged(self, rows: RowFile, metrics: Callable[[RowFile], Mapping[str, tuple]]) -> list[Outcome]:
         """Every criterion judged by what ``metrics`` finds in ``rows``: by name, the arguments of :func:`judge`; one that the rows do
@@ -151,7 +161,8 @@ def load(act: str) -> Criteria:
     found = conform(File, parse(text, name), name)
     if found.act != act:
         raise BadInput(f"{name} holds the criteria of {found.act!r}; restore the file.")
-    return Criteria(act, tuple(found.criteria), name, sha256(text.encode()), design=found.design)
+    added = [c.model_copy(update={"statement": f"{c.statement} {LATER}"}) for c in found.added]
+    return Criteria(act, (*found.criteria, *added), name, sha256(text.encode()), design=found.design, late=len(added), unjudged=found.unjudged)
 
 
 @dataclass(frozen=True)

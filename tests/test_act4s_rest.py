@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import synthetic
 from specdecode_nb import criteria
-from specdecode_nb.book import acts, rest
+from specdecode_nb.book import acts, measures, rest
 from specdecode_nb.book import page as pages
 from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act4s_rest
@@ -27,10 +27,10 @@ def measured(short_prompts, tmp_path_factory):
 
 
 def test_every_section_has_its_arms_in_protocol_order(measured):
-    arms = lambda name: [r["arm"] for r in rest.section(measured, name)]  # noqa: E731
+    arms = lambda name: [r["arm"] for r in measures.section(measured, name)]  # noqa: E731
     assert measured.act == "act4s_rest" and arms("controls") == CONTROLS * 2 and arms("policies") == POLICIES * 2
-    assert [(r["tokens"], r["arm"]) for r in rest.section(measured, "length")] == [(n, arm) for n in (6, 9) for _ in range(2) for arm in ("ar", "uno_k4")]
-    assert [(r["prompt_tokens"], r["tokens"]) for r in rest.section(measured, "context")] == [(n, 8) for n in (16, 24) for _ in range(5)]
+    assert [(r["tokens"], r["arm"]) for r in measures.section(measured, "length")] == [(n, arm) for n in (6, 9) for _ in range(2) for arm in ("ar", "uno_k4")]
+    assert [(r["prompt_tokens"], r["tokens"]) for r in measures.section(measured, "context")] == [(n, 8) for n in (16, 24) for _ in range(5)]
     assert {(r["width"], r["prompt_id"]) for r in measured.of("cycle_cost")} == {(w, p) for w in (0, 1, 2, 4, 8) for p in measured.config["prompts"]}
 
 
@@ -40,7 +40,7 @@ def test_every_row_is_plain_decoding(measured):
 
 
 def test_arms_are_what_they_are_called(measured):
-    forwards = {r["arm"]: (r["forwards"] - 1) / r["cycles"] for r in rest.section(measured, "controls") if r["cycles"]}
+    forwards = {r["arm"]: (r["forwards"] - 1) / r["cycles"] for r in measures.section(measured, "controls") if r["cycles"]}
     assert forwards["refine4_k4"] == pytest.approx(5, abs=1) and forwards["uno_k4"] <= 2 and forwards["ngram2_k4"] == forwards["ngram3_k4"] == 1
     for r in measured.of("decode"):
         assert bool(r.get("width_per_cycle")) == r["arm"].startswith("adapt_") and bool(r.get("confidence_per_cycle")) == (r["arm"] == "conf_k4")
@@ -125,10 +125,10 @@ def test_shares_of_widths():
 
 def test_an_interval_over_prompts_keeps_a_prompt_together():
     rows = [{"prompt_id": p, "v": v} for p, v in (("a", 0.0), ("a", 0.0), ("b", 1.0), ("c", 1.0))]
-    value, low, high, n = rest.over_prompts(rows, lambda rs: sum(r["v"] for r in rs) / len(rs))
+    value, low, high, n = measures.over_prompts(rows, lambda rs: sum(r["v"] for r in rs) / len(rs))
     assert (value, low, high, n) == (0.5, 0.0, 1.0, 3)
-    assert rest.over_prompts(rows[:2], lambda rs: 5.0) == (5.0, None, None, 1, "1 prompt")
-    assert rest.over_prompts(rows, lambda rs: 5.0, (3, 1)) == (5.0, None, None, "3 and 1", "3 prompts against 1")
+    assert measures.over_prompts(rows[:2], lambda rs: 5.0) == (5.0, None, None, 1, "1 prompt")
+    assert measures.over_prompts(rows, lambda rs: 5.0, (3, 1)) == (5.0, None, None, "3 and 1", "3 prompts against 1")
 
 
 def kind(category, n, accepted):

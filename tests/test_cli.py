@@ -131,7 +131,7 @@ def protocol(monkeypatch):
 
 def test_a_measured_act_measures_first_and_draws_from_its_own_rows(capsys, here, protocol):
     status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "o", "--resume")
-    assert status == 0 and err == "" and out.splitlines() == ["o/act4s.ipynb", "o/act4s.json"]
+    assert status == 0 and err == "specdecode-nb: o holds nothing to go on with; a new measurement begins.\n" and out.splitlines() == ["o/act4s.ipynb", "o/act4s.json"]
     assert protocol.calls[0]["tokens"] == 64 and protocol.calls[0]["quick"] is True
     assert here[1][0][1]["rows"] == "act4s.json" and load_rows(here[0] / "o" / "act4s.json").config["reduced"]
 

@@ -109,6 +109,32 @@ def test_the_claims_of_a_rule_are_published_ones(name):
     assert named and named <= known
 
 
+def test_a_rule_that_came_after_the_rows_says_so_and_binds_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(criteria.paths, "data", lambda: tmp_path)
+    (tmp_path / "criteria").mkdir()
+
+    def write(**more):
+        first = {"id": "X-1", "statement": "It is faster.", "rule": {"metric": "speed", "comparison": ">", "threshold": 1}, "published": None, "differs": "nothing", "claims": ["C-1"]}
+        (tmp_path / "criteria" / "x.json").write_text(json.dumps({"act": "x", "criteria": [first], **{k: v and [first | v[0]] if k == "added" else v for k, v in more.items()}}))
+        return criteria.load("x")
+
+    alone, both = write(), write(added=[{"id": "X-2", "claims": ["C-2"]}], unjudged={"C-3": "it cannot be seen"})
+    assert alone.rules == both.rules and len(both) == 2 and both.late == 1 and both.unjudged == {"C-3": "it cannot be seen"}
+    assert [criteria.LATER in c.statement for c in both] == [False, True]
+    with pytest.raises(BadInput, match="used twice"):
+        write(added=[{"id": "X-1"}])
+    with pytest.raises(BadInput, match="reason for having none are there for C-1"):
+        write(unjudged={"C-1": "no"})
+
+
+@pytest.mark.parametrize("name", ["act1", "act2", "act3", "act4u", "act4u3", "act4u4", "act4u5", "dflash", "rprm1"])
+def test_every_published_criterion_has_a_rule_or_a_reason(name):
+    rules, ids = criteria.load(name), {c.id for c in published.load(name).facts.criteria}
+    parts = [rules, criteria.load("dflash_rest")] if name == "dflash" else [rules]
+    ruled = {claim for part in parts for c in part for claim in c.claims}
+    assert rules.unjudged.keys() <= ids and ids <= ruled | rules.unjudged.keys()
+
+
 def test_the_ledger_takes_every_named_claim_with_its_word():
     own = overview.own_verdicts()
     for name, judge_rows in overview.JUDGES.items():

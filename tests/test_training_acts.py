@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import synthetic
 from specdecode_nb import criteria, statistics
-from specdecode_nb.book import acts, needs, overview, trained
+from specdecode_nb.book import acts, needs, overview, replicates, trained
 from specdecode_nb.errors import BadInput
 from specdecode_nb.lora import adapter_weights
 from specdecode_nb.protocols import act4u, act4u3, act4u4, act4u5, training
@@ -107,13 +107,13 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_adapters(files, tmp_path):
 
 def test_launches_that_share_everything_share_every_bit_and_each_ingredient_shows(files):
     file = files("act4u5")
-    same = dict(zip(trained.INGREDIENTS, trained.changed(file)["same bits"]))
+    same = dict(zip(replicates.INGREDIENTS, replicates.changed(file)["same bits"]))
     # in one process, threads and kernels are what they were; of threads that says nothing
     assert same == {"nothing": True, "looking": True, "threads": None, "kernels": True, "rounding": False, "order": False, "noise": False}
-    found = trained.of_act4u5(file)
+    found = replicates.numbers(file)
     assert found["differs_threads"][0] is None and found["differs_nothing"][0] == 0 and found["differs_noise"][0] == 1
     two = replace(file, rows=[r | {"threads": r["threads"] + 1} if r.get("change") == "threads" else r for r in file.rows])
-    assert trained.of_act4u5(two)["differs_threads"][0] == 0
+    assert replicates.numbers(two)["differs_threads"][0] == 0
     assert found["distinct_A_k4"][0] == found["distinct_C_k8"][0] == 1 and found["band_again"][0] == 0
     far = {r["change"]: r["distance"] for r in file.of("launch") if r["arm"].startswith("only_")}
     assert far["nothing"] == 0 < far["rounding"] < far["noise"] and far["order"] > 0
@@ -121,17 +121,24 @@ def test_launches_that_share_everything_share_every_bit_and_each_ingredient_show
     assert curriculum["widths"] == [4, 6, 8] and curriculum["step"] == 6
 
 
-def test_the_untrained_adapter_is_the_target_and_shuffled_teachers_are_learned_from(files):
+def test_the_untrained_adapter_is_the_target_and_shuffled_teachers_teach_something_else(files):
     file = files("act4u")
     digests = {r["arm"]: r["adapter_digest"] for r in file.of("launch")}
     assert len(set(digests.values())) == 5
     first = next(r for r in file.of("launch") if r["arm"] == "untrained")
+    ids = mx.array([[3, 1, 4, 1, 5]])
+    adapted, gate = training.view(hybrid())
+    gate.rows(mx.ones(ids.shape))
+    assert np.array_equal(np.array(adapted(ids)), np.array(hybrid().model(ids)))
+    for arm in ("trained_k4", "shuffled_k4"):
+        moved = next(r for r in file.of("launch") if r["arm"] == arm)
+        assert len(moved["loss"]) == TINY["steps"] and moved["adapter_digest"] != first["adapter_digest"]
     assert first["loss"] == [] and first["trained"] == sum(v.size for v in adapter_weights(training.view(hybrid())[0]).values())
 
 
 def test_the_book_names_things_as_the_protocols_do():
-    assert (trained.UNTRAINED, trained.WIDTHS, trained.CONTROL, trained.OTHER) == (training.UNTRAINED, act4u4.WIDTHS, act4u5.CONTROL, act4u5.OTHER)
-    assert [j.change for j in act4u5.plan(params("act4u5"))[0] if j.arm.startswith("only_")] == list(trained.INGREDIENTS)
+    assert (trained.UNTRAINED, trained.WIDTHS, replicates.CONTROL, replicates.OTHER) == (training.UNTRAINED, act4u4.WIDTHS, act4u5.CONTROL, act4u5.OTHER)
+    assert [j.change for j in act4u5.plan(params("act4u5"))[0] if j.arm.startswith("only_")] == list(replicates.INGREDIENTS)
 
 
 def test_a_job_comes_back_from_json():
@@ -194,11 +201,11 @@ def test_the_share_of_a_launch_and_its_interval():
     """Launches at 0, 1 and 2 without any other scatter are all of the variance; with launches alike there is none."""
     rng = np.random.default_rng(5)
     table = np.array([0.0, 1.0, 2.0])[:, None] + rng.normal(0, 0.1, (3, 12))
-    value, low, high, n = trained.launch_share(table)
-    assert n == 3 and 0.9 < low < value < high <= 1 and trained.launch_share(table[:2])[4] == "2 runs"
+    value, low, high, n = replicates.launch_share(table)
+    assert n == 3 and 0.9 < low < value < high <= 1 and replicates.launch_share(table[:2])[4] == "2 runs"
     means, inside = [], 0
     for _ in range(400):  # launch and residual of variance 1 each, ten prompts: ten elevenths
-        value, low, high, _ = trained.launch_share(rng.normal(size=(6, 1)) + rng.normal(size=10) + rng.normal(size=(6, 10)))
+        value, low, high, _ = replicates.launch_share(rng.normal(size=(6, 1)) + rng.normal(size=10) + rng.normal(size=(6, 10)))
         means.append(value)
         inside += low <= 10 / 11 <= high
     assert abs(inside / 400 - 0.95) < 0.03 and abs(np.median(means) - 10 / 11) < 0.03
@@ -217,24 +224,24 @@ def test_what_launches_of_act4u5_say_together(files):
     """Pairs, arms and scatter from decoded prompts whose prefixes are set by hand: launch n of the control accepts n, of K=8 half of that."""
     file = files("act4u5")
     known = {"A_k4": 1.0, "C_k8": 0.5}
-    launches = {arm: [f"{arm}-1", *trained.group(file, arm, "seed")] for arm in known}
+    launches = {arm: [f"{arm}-1", *replicates.group(file, arm, "seed")] for arm in known}
     worth = {name: step * (n + 1) for arm, step in known.items() for n, name in enumerate(launches[arm])}
     rows = [r | {"accepted_per_cycle": [worth[r["arm"]]] * 2} if r.get("kind") == "decode" and r["arm"] in worth else r for r in file.rows]
     file = replace(file, rows=[r | {"accepted_per_cycle": [0, 0]} if r.get("arm") == "start-1" and r["kind"] == "decode" else r for r in rows])
     n = len(launches["A_k4"])
-    assert trained.pairs(file)["difference"].tolist() == pytest.approx([-0.5 * (i + 1) for i in range(n)])
+    assert replicates.pairs(file)["difference"].tolist() == pytest.approx([-0.5 * (i + 1) for i in range(n)])
     mean = (n + 1) / 2
-    assert [trained.against_start(file)[arm][0] for arm in known] == pytest.approx([mean, mean / 2])
-    costs = trained.arms(file).set_index(trained.arms(file)["arm"].str[0])
+    assert [replicates.against_start(file)[arm][0] for arm in known] == pytest.approx([mean, mean / 2])
+    costs = replicates.arms(file).set_index(replicates.arms(file)["arm"].str[0])
     assert costs.loc["A", "against the controls"] == pytest.approx(1 - mean) and costs.loc["C", "against the controls"] == pytest.approx(0.5 - mean)
     rows = file.config["draft_rows"]
     assert costs.loc["A", "used at K=4"] == rows // 3 * 3 and costs.loc["C", "used at K=4"] == rows // 7 * 3 < costs.loc["C", "rows a step"] <= rows
-    parts = trained.scattered(file).set_index("launches that differ by")
+    parts = replicates.scattered(file).set_index("launches that differ by")
     spread = np.std(np.arange(1, n + 1), ddof=1)
     assert parts.loc["seed", "sd"] == pytest.approx(spread) and parts.loc["seed (K=8)", "sd"] == pytest.approx(spread / 2) and parts.loc["seed", "sd low"] < spread < parts.loc["seed", "sd high"]
     assert parts.loc["seed", "launch's share"] == pytest.approx(1)
-    assert f"{-0.5 * mean:+.3f} [" in trained.remark(file)
-    assert trained.launch_share(np.ones((4, 5)))[4] == "no variance"
+    assert f"{-0.5 * mean:+.3f} [" in replicates.remark(file)
+    assert replicates.launch_share(np.ones((4, 5)))[4] == "no variance"
 
 
 def test_a_damaged_row_is_refused(files):
@@ -250,3 +257,9 @@ def test_a_damaged_row_is_refused(files):
 def test_rows_of_other_rules_are_refused():
     with pytest.raises(BadInput, match="not measured under the rules"):
         trained.outcomes(RowFile("act4u", "toy", {}, {"criteria": "0" * 64}, [], "rows", "0" * 64))
+
+
+def test_perturbed_launches_are_no_longer_than_full_ones(tmp_path):
+    with pytest.raises(BadInput, match="short_steps is 5, but a full launch has 4 steps"):
+        act4u5.measure(params("act4u5", short_steps=5), tmp_path / "act4u5.journal")
+    assert not list(tmp_path.iterdir())

@@ -320,7 +320,7 @@ if page.rows:
 # ### Hypotheses and verdicts
 
 # %%
-sources = [rules, page.rows] if page.rows else [rules]
+sources = [rules, page.published, page.rows] if page.rows else [rules, page.published]
 outcomes = list(judged.values()) if page.rows else [criteria.judge(c, None) for c in rules]
 whole = criteria.table(outcomes)
 page.show(whole[["id", "hypothesis", "rule", "published number", "measured here", "verdict here"]], "closing", "Hypotheses by rules fixed before the rows: published number, measured number with its 95 % interval over seeds, and verdict",

@@ -39,7 +39,7 @@ rows = ""                        # row file; empty: the committed one of the tar
 import json
 
 from specdecode_nb import criteria, paths, statistics
-from specdecode_nb.book import beside, draw, palette, rest, start, sweep
+from specdecode_nb.book import beside, draw, measures, palette, rest, start, sweep
 from specdecode_nb.records import sha256
 
 page = start("act4s", globals())
@@ -729,7 +729,7 @@ elif page.rows and not real:
 # %%
 more = page.parts["rest"]
 if page.measured("rest"):
-    control, chosen, grown, long = (rest.section(more, name) for name in ("controls", "policies", "length", "context"))
+    control, chosen, grown, long = (measures.section(more, name) for name in ("controls", "policies", "length", "context"))
     config_ = more.config
     page.say(f"Controls and lengths: {len(config_['prompts'])} prompts; policies: {len(config_['policy_prompts'])}; {config_['rest_repeats']} pass, {config_['tokens']} tokens unless said otherwise, "
              f"{config_['dtype']}; one prompt for each context length, held-out documents of the target's own grammar."
@@ -758,7 +758,7 @@ if more:
         page.number("rest_true_steps", sum(r["steps"] for r in (true["recipe"], *true.get("earlier_recipes", ()))), "d", "steps", more.name)
         page.number("rest_true_rank", true["recipe"]["rank"], "d", source=more.name)
         page.say("The shuffled control had [[rest_shuffled_steps]] steps at rank [[rest_shuffled_rank]], the drafter [[rest_true_steps]] at rank [[rest_true_rank]]: the control bounds what a short training on wrong targets brings, not a long one.")
-    table = rest.speeds(control)
+    table = measures.speeds(control)
     page.show(table, "rest-controls", "Controls, passes and lookup: median throughput, speed-up over the faster plain arm with its 95 % interval over prompts", REST, sources=[more])
 
 # %%
@@ -802,20 +802,20 @@ if more:
 # %%
 if more:
     page.show(rest.costs(more), "rest-costs", "Cost of one cycle by width, measured in the warm-up; width 0 is a synchronous plain step", {"cycle": ".2f", "plain steps": ".2f"}, sources=[more])
-    page.show(rest.speeds(chosen), "rest-policies", "Fixed widths and policies: median throughput, speed-up over the faster plain arm with its 95 % interval over prompts", REST, sources=[more])
+    page.show(measures.speeds(chosen), "rest-policies", "Fixed widths and policies: median throughput, speed-up over the faster plain arm with its 95 % interval over prompts", REST, sources=[more])
 
 # %%
 if more:
-    best_fixed = rest.fastest(chosen, rest.FIXED)
+    best_fixed = measures.fastest(chosen, rest.FIXED)
     page.number("rest_best_fixed", sweep.width(best_fixed), "d", source=more.name)
-    fixed_ = rest.ratio(chosen, best_fixed, best)
+    fixed_ = measures.ratio(chosen, best_fixed, best)
     for key, value in zip(("", "_low", "_high"), fixed_[:3]):
         page.number(f"rest_best_fixed_ratio{key}", value, ".3f", f"x K={sweep.width(best)}", more.name)
     page.say("The best fixed width of this run is K=[[rest_best_fixed]]"
              + (", as in the sweep." if best_fixed == best else "; in the sweep, with more prompts and repeats, it is K=[[measured_best_k]]. Here it is [[rest_best_fixed_ratio]] times that, interval "
                 "[[rest_best_fixed_ratio_low]] to [[rest_best_fixed_ratio_high]]" + (": these rows do not tell the two apart." if fixed_[1] <= 1 <= fixed_[2] else ".")))
     names_ = [*rest.POLICIES, rest.RULE]
-    against = [rest.ratio(chosen, a, best_fixed) for a in names_]
+    against = [measures.ratio(chosen, a, best_fixed) for a in names_]
     page.figure(draw.forest([{"label": a, "value": v, "low": low, "high": high, "n": n} for a, (v, low, high, n) in zip(names_, against)], "speed (× best fixed width)", reference=1.0, fmt=".3f"),
                 "rest-policies", "Each policy against the best fixed width of the same run, ratio of medians with its 95 % interval over prompts",
                 "Four marks with intervals beside a line at one, which is the speed of the best fixed width.", sources=[more])

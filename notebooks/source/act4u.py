@@ -45,7 +45,7 @@ import re
 import pandas as pd
 
 from specdecode_nb import statistics
-from specdecode_nb.book import draw, palette, published, start, trained as learned
+from specdecode_nb.book import draw, measures, palette, published, start, trained as learned
 
 page = start("act4u", globals())
 frame = page.published.frame
@@ -627,7 +627,7 @@ if here:
     page.number("here_best", fastest.max(), ".2f", "x plain", page.rows.name)
     page.number("here_best_replay", table[table["arm"].str.startswith("replay")]["x plain"].max(), ".2f", "x plain", page.rows.name)
     page.say("The fastest width with kept states runs at [[here_best]] times plain decoding, the fastest with replay at [[here_best_replay]].")
-    kinds = learned.frame([{"kind of text": kind.replace("_", " "), "K=2": learned.prefix_of(rows_, "trained_k2"), "K=4": learned.prefix_of(rows_, "trained_k4")} for kind, rows_ in statistics.by(page.rows.of("decode"), "category").items()],
+    kinds = learned.frame([{"kind of text": kind.replace("_", " "), "K=2": measures.prefix_of(rows_, "trained_k2"), "K=4": measures.prefix_of(rows_, "trained_k4")} for kind, rows_ in statistics.by(page.rows.of("decode"), "category").items()],
                           **{"K=2": "tokens", "K=4": "tokens"})
     page.show(kinds, "measured-kinds", "Mean accepted prefix of the trained adapters by kind of text, a few prompts each", {"K=2": ".2f", "K=4": ".2f"}, sources=[page.rows])
 

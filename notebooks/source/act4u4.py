@@ -46,14 +46,14 @@ import numpy as np
 import pandas as pd
 
 from specdecode_nb import statistics
-from specdecode_nb.book import draw, published, start, trained as learned
+from specdecode_nb.book import draw, measures, published, start, trained as learned
 
 page = start("act4u4", globals())
 frame, setup = page.published.frame, page.published.facts.setup
 rate = dict(zip("AB", map(float, re.findall(r"\d+\.\d+", setup["AR baselines"]))))  # plain decoding, tok/s, by session
 page.number("plain_a", rate["A"], ".2f", "tok/s")
 page.number("plain_b", rate["B"], ".2f", "tok/s")
-page.number("offset_threshold", page.published.negative("Long offsets").numbers["threshold"], ".3f");
+page.number("offset_threshold", page.published.negative("Long offsets").numbers["threshold"], ".3f")
 
 # %% [markdown]
 # ## 1. What was run
@@ -759,7 +759,7 @@ if here:
     start, ended = learned.forced(page.rows, "start"), {k: learned.forced(page.rows, f"horizon{k}") for k in (4, 8)}
     page.number("here_pay", ", ".join(map(str, learned.paying(page.rows.of("decode")))) or "none", source=page.rows.name)
     for k, row in ended.items():
-        page.number(f"here_slot1_k{k}", learned.span(learned.gain(row, start, learned.slot(1))), unit="agreement", source=page.rows.name)
+        page.number(f"here_slot1_k{k}", measures.span(learned.gain(row, start, learned.slot(1))), unit="agreement", source=page.rows.name)
         page.number(f"here_blocks_k{k}", page.rows.config["draft_rows"] // (k - 1), "d", "blocks a step", page.rows.name)
         page.number(f"here_error_k{k}", table.loc[table["arm"].str.endswith(f"_k{k}"), "error"].mean(), "+.1f", "%", page.rows.name)
     page.number("here_positive", int((table["error"] > 0).sum()), "d", "errors", page.rows.name)
@@ -782,6 +782,10 @@ if longer:
 # %%
 if here:
     learned.closing(page)
+    for name, (arm, value) in learned.best_eight(page.rows).items():
+        page.number(f"here_best8_{name}", measures.span(value, "+.3f" if name == "tpf" else ".3f"), source=page.rows.name)
+        page.number(f"here_best8_{name}_arm", arm, source=page.rows.name)
+    page.say("The rules on K=8 take the adapter that was trained at it. Whichever adapter is best at K=8: by tokens per forward [[here_best8_tpf_arm]], [[here_best8_tpf]] against the best K=4; by the clock [[here_best8_rate_arm]], at [[here_best8_rate]] of the speed of the fastest K=4.")
 
 # %% [markdown]
 # ### One adapter at several widths

@@ -44,8 +44,8 @@ import re
 
 import pandas as pd
 
-from specdecode_nb.book import draw, palette, published, start, trained as learned
-from specdecode_nb.book.reverse import student
+from specdecode_nb import criteria
+from specdecode_nb.book import draw, measures, palette, published, replicates, start, trained as learned
 
 page = start("act4u5", globals())
 
@@ -589,7 +589,7 @@ if here:
 
 # %%
 if here:
-    table = learned.changed(page.rows)
+    table = replicates.changed(page.rows)
     page.number("here_short", page.rows.config["short_steps"], "d", "steps", page.rows.name)
     page.show(table, "measured-ingredients", "One ingredient changed at a time, one launch each: is the state after [[here_short]] steps the control's, bit for bit, and how far is the adapter from it", learned.fmt(table), sources=[page.rows])
     moving = table[table["same bits"].eq(False)]["perturbed"].tolist()
@@ -602,7 +602,7 @@ if here:
 
 # %%
 if here:
-    table = learned.scatter(page.rows)
+    table = replicates.scatter(page.rows)
     brief = table[["launch", "what differs", "mean accepted prefix", "change", "TPF", "tok/s", "distance", "adapter"]]
     page.show(brief, "measured-launches", "Every whole launch decoded at K=4; change is against the first launch of the control, distance that of the adapter from the launch that it repeats or varies, relative, and adapter the beginning of its digest",
               learned.fmt(brief), sources=[page.rows], full=table, full_fmt=learned.fmt(table))
@@ -625,7 +625,7 @@ if here:
         page.say("**On this machine with these libraries a launch is deterministic**: the [[here_again_a]] launches of the control, each in a process of its own, end in one adapter and one set of moments, and so do the [[here_again_c]] of K=8.")
     else:
         page.say("**Launches of one command do not all end in the same bits here**, weights and moments taken together.")
-    clock = [learned.rate_of(page.rows.of("decode"), name) for name in learned.group(page.rows, "A_k4", "again")]
+    clock = [measures.rate_of(page.rows.of("decode"), name) for name in replicates.group(page.rows, "A_k4", "again")]
     page.number("here_clock", 100 * (max(clock) / min(clock) - 1), ".1f", "%", page.rows.name)
     if same["A"].value == 1:
         page.say("Those of the control decode with medians up to [[here_clock]] % apart, which is the clock alone; smaller differences of tok/s between launches mean nothing.")
@@ -638,8 +638,8 @@ if here:
 
 # %%
 if here:
-    parts = learned.scattered(page.rows)
-    page.show(parts, "measured-components", "Scatter of launches: standard deviation of their mean accepted prefix, the share of that variance which is the launch's own, and the components of the variance of one prompt's prefix (tokens squared; an estimate below zero is shown as 0)",
+    parts = replicates.scattered(page.rows)
+    page.show(parts, "measured-components", "Scatter of launches: standard deviation of their accepted prefix as the mean over prompts, each counting alike (the tables above pool cycles, so that long prompts count more), the share of that variance which is the launch's own, and the components of the variance of one prompt's prefix (tokens squared; an estimate below zero is shown as 0)",
               learned.fmt(parts), sources=[page.rows])
     figure, (left, right) = draw.panels(2, height=2.6)
     names = list(parts["launches that differ by"])
@@ -654,12 +654,21 @@ if here:
         if pd.isna(row["low"]):
             told.append(f"where launches differ by {row['launches that differ by']}, their means scatter by [[here_sd_{n}]] tokens (sd)")
             continue
-        page.number(f"here_share_{n}", learned.span((row["launch's share"], row["low"], row["high"]), ".2f"), source=page.rows.name)
+        page.number(f"here_share_{n}", measures.span((row["launch's share"], row["low"], row["high"]), ".2f"), source=page.rows.name)
         word = "part of that is the launch's own" if row["low"] > 0 else "less than half of that can be the launch's own" if row["high"] < 0.5 else "whether that is the launch's own, these prompts do not show"
         told.append(f"where launches differ by {row['launches that differ by']}, their means scatter by [[here_sd_{n}]] tokens (sd); {word} (share [[here_share_{n}]])")
-    page.say("So a launch is one draw, of this size: " + "; ".join(told) + ".")
-    drifted = [r["distance"] for r in learned.launches(page.rows) if r["change"] == "rounding" and not r["arm"].startswith("only_")]
-    page.number("here_soon", learned.changed(page.rows)["relative distance"].iloc[learned.INGREDIENTS.index("rounding")], ".1e", "relative", page.rows.name)
+    page.say(("So a launch is one draw, of this size: " if (parts["low"] > 0).any() else "A launch's score on these prompts is one draw, of this size; that any of it is the launch's own is not shown: ") + "; ".join(told) + ".")
+    limit, decoded_ = criteria.load("act4u5")["draw-seed"].rule.threshold, page.rows.of("decode")
+    page.number("here_floor", limit, "g", "tokens", "data/criteria/act4u5.json")
+    for change in ("seed", "rounding"):
+        bands = replicates.threes(decoded_, ["A_k4-1", *replicates.group(page.rows, "A_k4", change)])
+        page.number(f"here_three_{change}", sum(bands) / len(bands) if bands else 0.0, ".4f", "tokens", page.rows.name)
+        page.number(f"here_over_{change}", sum(b > limit for b in bands), "d", "threes", page.rows.name)
+        page.number(f"here_threes_{change}", len(bands), "d", "threes", page.rows.name)
+    page.say("A band, largest less smallest, grows with the number of launches; the published one is of three. In the mean over all threes of launches that differ by seed it is [[here_three_seed]] tokens, above the floor of [[here_floor]] in "
+             "[[here_over_seed]] of [[here_threes_seed]]; where they differ by rounding [[here_three_rounding]], above it in [[here_over_rounding]] of [[here_threes_rounding]]. The rules on bands below take all launches together, so a band above the floor there says less than it seems.")
+    drifted = [r["distance"] for r in replicates.ended(page.rows) if r["change"] == "rounding" and not r["arm"].startswith("only_")]
+    page.number("here_soon", replicates.changed(page.rows)["relative distance"].iloc[replicates.INGREDIENTS.index("rounding")], ".1e", "relative", page.rows.name)
     for name, value in (("least", min(drifted)), ("most", max(drifted))):
         page.number(f"here_drift_{name}", value, ".2f", "relative", page.rows.name)
     page.say("Training magnifies rounding: one unit in the last place of one number leaves the adapters [[here_soon]] apart after [[here_short]] steps, and [[here_drift_least]] to [[here_drift_most]] after [[here_steps]].")
@@ -674,18 +683,18 @@ if here:
     made = [learned.forced(page.rows, arm) for arm in ("start", "A_k4", "B_k6", "C_k8", "D_curr")]
     table = learned.slots(page.rows, made)
     page.show(table, "measured-slots", "Agreement with the target by speculative slot (slot j is offset j+1), teacher-forced on held-out text: the start and the first launch of each arm", learned.fmt(table), sources=[page.rows])
-    table = learned.pairs(page.rows)
+    table = replicates.pairs(page.rows)
     page.show(table, "measured-pairs", "Accepted prefix at K=4 of launches trained at K=8 and at K=4 that bear the same seed", learned.fmt(table), sources=[page.rows])
     page.number("here_pairs", len(table), "d", "pairs", page.rows.name)
-    page.number("here_pairs_span", learned.span(student(table["difference"])), "", "tokens", page.rows.name)
-    for arm, found in learned.against_start(page.rows).items():
-        page.number(f"here_start_{arm[0].lower()}", learned.span(found), "", "tokens", page.rows.name)
+    page.number("here_pairs_span", measures.span(measures.student(table["difference"])), "", "tokens", page.rows.name)
+    for arm, found in replicates.against_start(page.rows).items():
+        page.number(f"here_start_{arm[0].lower()}", measures.span(found), "", "tokens", page.rows.name)
     page.say("Over [[here_pairs]] pairs the difference is [[here_pairs_span]] tokens, by Student's interval. Against the start that all went on from, launches at K=4 end at [[here_start_a]], launches at K=8 at [[here_start_c]]. "
              "None of this was a hypothesis beforehand; the published Act had two launches of K=8, of opposite sign.")
 
 # %%
 if here:
-    table = learned.arms(page.rows)
+    table = replicates.arms(page.rows)
     page.show(table, "measured-arms", "What was held equal: draft rows a step, and those among them that decoding at K=4 uses; prefix of the first launch, and that less the mean of the control's launches over seeds", learned.fmt(table), sources=[page.rows])
     page.say("Mind what was held equal. With as many draft rows a step, a wide block pays for its far slots with rows that the near ones would have had; the published arms had equal windows, so that the far slots came on top. "
              "So this answers whether a wide block is the better use of the same work, not whether far slots that cost nothing would help.")

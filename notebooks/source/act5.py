@@ -33,7 +33,7 @@ rows = ""                 # row file; empty: the committed one of the target
 import pandas as pd
 
 from specdecode_nb import criteria, statistics
-from specdecode_nb.book import draw, identity, palette, rest, start
+from specdecode_nb.book import draw, identity, measures, palette, start
 
 page = start("act5", globals())
 page.opening()
@@ -190,7 +190,7 @@ if here:
               {c: ",d" for c in ("tokens", "accepted drafts", "numbers in caches")}, sources=[page.rows])
     page.number("exact_tokens", identity.total(grid, "tokens"), ",d", "tokens", page.rows.name)
     page.say("[[exact_tokens]] tokens in all. In the timed rows below too, every exact arm has the tokens of plain exact decoding.")
-    page.check("every exact arm of the timed rows has the tokens of plain exact decoding", identity.exact_agrees(rest.section(page.rows, "price")))
+    page.check("every exact arm of the timed rows has the tokens of plain exact decoding", identity.exact_agrees(measures.section(page.rows, "price")))
     page.told(found, "V-11", "V-12")
 
 # %% [markdown]
@@ -208,13 +208,13 @@ if here:
 
 # %%
 if here:
-    timed = rest.section(page.rows, "price")
-    page.show(rest.speeds(timed), "price", "Median throughput with and without the grid, and speed over the faster plain arm with its 95 % interval over prompts",
+    timed = measures.section(page.rows, "price")
+    page.show(measures.speeds(timed), "price", "Median throughput with and without the grid, and speed over the faster plain arm with its 95 % interval over prompts",
               {"tok/s": ".1f"} | {c: ".3f" for c in ("x plain", "low", "high", "TPF")} | {c: ".2f" for c in ("slot acceptance", "mean accepted prefix", "committed per cycle")}, sources=[page.rows])
     entries = []
     for arm in [a for a in statistics.by(timed, "arm") if a != "ar"]:
-        value, low, high, *_ = rest.ratio(timed, arm, "ar")
-        entries.append({"label": palette.label(arm), "value": value, "low": low, "high": high, "n": rest.count_prompts(timed)})
+        value, low, high, *_ = measures.ratio(timed, arm, "ar")
+        entries.append({"label": palette.label(arm), "value": value, "low": low, "high": high, "n": measures.count_prompts(timed)})
     page.figure(draw.forest(entries, "speed (× plain decoding)", reference=1, fmt=".2f"), "price", "Speed over plain decoding, ratio of medians with its 95 % interval over prompts where there are enough of them",
                 "One row for each arm with its speed over plain decoding beside a line at one, the exact arms below their ordinary ones.", sources=[page.rows])
     page.told(found, "V-15", "V-16", "V-17")

@@ -44,7 +44,7 @@ import pandas as pd
 
 from specdecode_nb import criteria, statistics
 from specdecode_nb.book import block as blockwise
-from specdecode_nb.book import beside, draw, overview, palette, peers, published, regimes, rest, staging, start, sweep
+from specdecode_nb.book import beside, draw, measures, overview, palette, peers, published, regimes, staging, start, sweep
 from specdecode_nb.book.origin import Computed
 
 page = start("dflash", globals())
@@ -631,7 +631,7 @@ if page.rows:
 
 # %%
 if page.rows:
-    arms_ = dict.fromkeys([best, rest.fastest(decoded, sweep.drafting(decoded))])
+    arms_ = dict.fromkeys([best, measures.fastest(decoded, sweep.drafting(decoded))])
     asked = [("all", decoded, arm, float(judged["dflash"]["speed"].criterion.rule.threshold)) for arm in arms_]
     asked += [("loop-free", free, arm, float(judged["dflash"]["speed-loop-free"].criterion.rule.threshold)) for arm in arms_] if free else []
     table = blockwise.goals(asked)

@@ -9,8 +9,8 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from . import block, sweep
+from .measures import ratio
 from .palette import label
-from .rest import ratio
 from .sweep import arm_rows
 
 REAL = "smollm2-135m"

@@ -13,7 +13,7 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from . import staging
-from .rest import Found, acceptance_of, fastest, over_prompts, ratio, section
+from .measures import Found, acceptance_of, fastest, over_prompts, ratio, section
 from .sweep import arm_rows, drafting, frame
 
 HEAD, ADAPTER, LOOKUP = "mtp3", "uno_k4", "ngram2_k4"

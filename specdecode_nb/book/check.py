@@ -15,7 +15,7 @@ from .. import criteria, paths
 from ..errors import BadInput, RunFailed
 from ..records import load_rows, parse, read_text, sha256
 from . import acts, digests, notebooks, numbers, published
-from .origin import measured_path
+from .origin import FIRST, measured_path
 
 BOOK = ("overview", *acts.reading())  # what has to have a source and a notebook
 LARGEST = 1_000_000  # bytes of one executed notebook
@@ -77,7 +77,7 @@ def rows(path: Path) -> Iterator[str]:
     if file.published:
         yield f"{name(path)} holds published rows, and data/measured is for rows measured here; keep them elsewhere and draw them with -p rows=FILE."
     yield from leaks(name(path), path.read_text(encoding="utf-8"))
-    if (file.target, file.act) != (path.parent.name, path.stem):
+    if (file.target, file.act) != (path.parent.name, path.stem.removesuffix(FIRST)):
         yield f"{name(path)} holds rows of {file.act!r} on {file.target!r}, not of {path.stem!r} on {path.parent.name!r}; rename or remove it."
 
 

@@ -5,7 +5,8 @@ A copier is right wherever nothing was changed: its accuracy is the copy baselin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,7 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
-from .rest import RESAMPLES, Found
-from .reverse import student
+from .measures import RESAMPLES, Found, student
 from .sweep import frame
 
 BIASED = ("free", "x1", "x20")
@@ -194,6 +194,16 @@ def masked_numbers(file: RowFile) -> dict[str, Found]:
 def masked(file: RowFile) -> list[criteria.Outcome]:
     """Every criterion of Act III judged on these rows. Raises BadInput if they were measured under other rules."""
     return criteria.load("act3").judged(file, masked_numbers)
+
+
+def reached(outcomes: Iterable[criteria.Outcome]) -> list[str]:
+    """The published criteria, 1 to 7, whose number alone is on the right side, as they were judged when published."""
+    return [o.criterion.id for o in outcomes if o.criterion.id.isdigit() and o.value is not None and o.criterion.rule.passed(o.value)]
+
+
+def reached_alone(file: RowFile) -> dict[int, list[str]]:
+    """The same for each seed by itself."""
+    return {seed: reached(masked(replace(file, rows=[r for r in file.rows if r["seed"] in (0, seed)]))) for seed in file.config["seeds"]}
 
 
 def heldout_table(group: Sequence[dict]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
-from .rest import Found, ratio, section
+from .measures import Found, ratio, section
 from .sweep import frame
 
 CONTROL, GRID = "nothing", "exact"

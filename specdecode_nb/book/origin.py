@@ -8,6 +8,9 @@ from .. import condition, paths
 from ..records import RowFile
 
 
+FIRST = "_first"  # ends the name of the rows of an Act's first run, kept beside those of a longer one that followed
+
+
 def measured_path(act: str, target: str) -> Path:
     """Where the committed rows of an Act are."""
     return paths.data() / "measured" / target / f"{act}.json"

@@ -9,7 +9,7 @@ import pandas as pd
 from .. import condition, criteria, paths, statistics
 from ..records import RowFile, load_rows
 from . import acts as declared
-from . import block, denoising, identity, palette, peers, published, regimes, rest, reverse, sampled, staging, states, sweep, trained, uncertainty, undo, verdicts
+from . import block, denoising, identity, palette, peers, published, regimes, replicates, rest, reverse, sampled, staging, states, sweep, trained, uncertainty, undo, verdicts
 
 BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest", "dflash_peers")}  # further row files of an Act
 JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act3": denoising.masked, "act4n": states.outcomes,
@@ -162,7 +162,7 @@ def longer(judged: Judged) -> str:
 
 def horizon(judged: Judged) -> str:
     """Act IV-U4: the wide block."""
-    return f"K=8 decodes at {amount(judged['B3b'])} of the best K=4 and {amount(judged['B3a'])} x plain; of its slots beyond the third {amount(judged['late-slots'], 'd')} pay"
+    return f"trained and decoded at K=8 {amount(judged['B3b'])} of the speed of the best K=4 and {amount(judged['B3a'])} x plain; of its slots beyond the third {amount(judged['late-slots'], 'd')} pay"
 
 
 def launched(judged: Judged) -> str:
@@ -185,7 +185,7 @@ FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4n": sy
             "act4u5": launched, "rprm1": signalled, "dflash_peers": beside}
 
 
-REMARKS = {"act4n": states.remark, "act4u5": trained.remark}
+REMARKS = {"act4n": states.remark, "act4u5": replicates.remark}
 """What a finding would mislead without, and no rule covers."""
 
 
@@ -243,6 +243,8 @@ def ledger(target: str = "*") -> pd.DataFrame:
     """Every criterion and every negative result: act, kind, id, statement, outcome as published and as measured here."""
     outcome = {True: "passed", False: "FAILED", None: "not judged"}
     here, entries = own_verdicts(target), []
+    written = {p.stem for p in (paths.data() / "criteria").glob("*.json")}
+    reasons = {(act, claim): f"no rule: {reason}" for act in paths.ACTS if act in written for claim, reason in criteria.load(act).unjudged.items()}
     for act in paths.ACTS:
         f = published.load(act).facts
         entries += [{"act": act, "kind": "criterion", "id": c.id, "statement": f"{c.statement} ({c.threshold})", "published": f"{outcome[c.passed]}: {c.observed}",
@@ -250,5 +252,6 @@ def ledger(target: str = "*") -> pd.DataFrame:
         entries += [{"act": act, "kind": "negative result", "id": f"N{n}", "statement": r.hypothesis, "published": r.observed, "claim": r.hypothesis}
                     for n, r in enumerate(f.negative_results, 1)]
     for e in entries:
-        e["here"] = "; ".join(here.get((e["act"], e.pop("claim")), [])) or "not measured"
+        claim = e["act"], e.pop("claim")
+        e["here"] = "; ".join(here.get(claim, [])) or reasons.get(claim, "not measured")
     return pd.DataFrame(entries)

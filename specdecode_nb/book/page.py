@@ -23,7 +23,7 @@ from . import acts, figures, overview, palette, tables, trained
 from . import numbers as number_files
 from . import published as facts
 from .numbers import Numbers
-from .origin import Computed, measured_label, measured_path
+from .origin import FIRST, Computed, measured_label, measured_path
 
 OUT, COMMAND = "SPECDECODE_OUT", "SPECDECODE_COMMAND"
 LONG = 12  # rows of a list of launches that are shown; its files have all
@@ -320,6 +320,23 @@ class Page:
                  + "".join(f"\n- **{o.criterion.statement}** failed: {o.text}, while the rule asks for {o.criterion.rule}." for o in failed))
         if afterwards := load((file or self.rows).act).design.get(AFTERWARDS):
             self.say(f"**Changed after rows had been read.** {afterwards}")
+
+    def first_run(self, judge: Callable[[RowFile], Collection[Outcome]]) -> None:
+        """The verdicts of this Act's first run beside those of this page's rows, by the same rules, and what the two runs ask for; nothing if there was one run only."""
+        first = self.borrowed(self.act + FIRST)
+        if self.rows is None or first is None:
+            return
+        if self.rows.config.get("reduced"):
+            self.say("These rows are of a reduced run, which is not set beside it.")
+            return
+        then, now = judge(first), judge(self.rows)
+        pairs = [(key, flat(first.config[key]), flat(self.rows.config.get(key))) for key in first.config]
+        self.show(pd.DataFrame([{"setting": key, "first run": a, "this run": b} for key, a, b in pairs if a != b and len(a + b) < 500]), "first-settings", "What the two runs ask for, where they differ", sources=[first, self.rows])
+        self.show(pd.DataFrame([{"id": a.criterion.id, "hypothesis": a.criterion.statement, "first run": a.text, "verdict then": a.word, "this run": b.text, "verdict now": b.word}
+                                for a, b in zip(then, now)]), "first-run", "Every hypothesis by both runs, with 95 % intervals", sources=[first, self.rows])
+        self.number("first_moved", sum(a.word != b.word for a, b in zip(then, now)), "d", "hypotheses", self.rows.name)
+        self.number("first_all", len(now), "d", "hypotheses", self.rows.name)
+        self.say("The verdicts of [[first_moved]] of [[first_all]] hypotheses are not the same.")
 
     def provenance(self) -> None:
         """What this page was drawn from: files with digests, and for rows also model, machine, versions and settings."""

@@ -8,8 +8,8 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
+from .measures import Found, acceptance_of, fastest, ratio, section
 from .palette import label
-from .rest import Found, acceptance_of, fastest, ratio, section
 from .sweep import arm_rows, frame
 
 SECTION, RUNTIMES = "peers", ("dflash_mlx", "z_lab")

@@ -14,7 +14,7 @@ from .. import statistics as st
 from ..records import RowFile
 from ..rows.decoding import WHOLE
 from ..statistics import only
-from .rest import Found, acceptance_of, gathered, over_prompts, section
+from .measures import Found, acceptance_of, gathered, over_prompts, section
 from .sweep import arm_rows, frame
 
 Rows = Sequence[dict]

@@ -9,33 +9,12 @@ import pandas as pd
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
+from .measures import RESAMPLES, Found, acceptance_of, count_prompts, fastest, gathered, over_prompts, prefix_of, ratio, section
 from .palette import label
 from .sweep import arm_rows, frame
 
 POLICIES, RULE, FIXED = ("adapt_entropy", "adapt_survival", "adapt_ev"), "adapt_value0", ("uno_k2", "uno_k4", "uno_k8")
-BINS, RESAMPLES = 10, 1000
-
-Found = tuple[float, float | None, float | None, int | str] | tuple[float, None, None, int | str, str]
-"""A number, its interval (or None twice), what n counts, and for an estimate from too few prompts the words that say so."""
-
-
-def section(file: RowFile, name: str) -> list[dict]:
-    """The decode rows of one section, in file order."""
-    return [r for r in file.of("decode") if r.get("section") == name]
-
-
-def speeds(rows: Sequence[dict]) -> pd.DataFrame:
-    """Throughput by arm with the interval of the speed-up over the faster plain arm."""
-    control, entries = arm_rows(rows, st.plain_arm(rows)), []
-    for e in st.summarise(rows):
-        ratio = st.speedup(arm_rows(rows, e["arm"]), control)
-        entries.append({k: e[k] for k in ("arm", "rows", "tok/s", "x plain")} | {"low": ratio["low"], "high": ratio["high"]}
-                       | {k: e[k] for k in ("TPF", "slot acceptance", "mean accepted prefix", "committed per cycle")})
-    return frame(entries, **{"tok/s": "median", "low": "95 %", "high": "95 %"})
-
-
-def fastest(rows: Sequence[dict], arms: Sequence[str]) -> str:
-    return max((a for a in arms if arm_rows(rows, a)), key=lambda a: st.median_of(arm_rows(rows, a), st.tokens_per_second))
+BINS = 10
 
 
 # --- confidence ---
@@ -125,37 +104,6 @@ def contexts(rows: Sequence[dict]) -> pd.DataFrame:
 
 # --- metrics of the criteria ---
 
-def over_prompts(rows: Sequence[dict], statistic: Callable[[list[dict]], float], sides: Sequence[int] = ()) -> Found:
-    """A statistic of rows with its 95 % interval, prompts resampled with all their rows.
-
-    ``sides``: numbers of prompts behind each side of a difference, where it compares kinds of prompts. A resample without any prompt of
-    one kind is left out.
-    """
-    prompts = list(st.by(rows, "prompt_id").values())
-    n, samples, value = len(prompts), [], statistic(list(rows))
-    said = " and ".join(map(str, sides)) or n
-    if thin := criteria.few(*(sides or [n])):
-        return value, None, None, said, thin
-    for chosen in st.draws(n, n * RESAMPLES).reshape(RESAMPLES, n):
-        try:
-            samples.append(statistic([r for i in chosen for r in prompts[i]]))
-        except (ValueError, ZeroDivisionError, IndexError, TypeError):  # a resample without loop-free prompts, say
-            continue
-    if len(samples) < RESAMPLES // 2:
-        return value, None, None, said, "undefined in most resamples"
-    return value, *st.interval(np.array(samples)), said
-
-
-def count_prompts(rows: Sequence[dict]) -> int:
-    return len(st.by(rows, "prompt_id"))
-
-
-def ratio(rows: Sequence[dict], treatment: str, control: str) -> Found:
-    r = st.speedup(arm_rows(rows, treatment), arm_rows(rows, control))
-    thin = criteria.few(r["prompts"])
-    return (r["ratio"], None, None, r["prompts"], thin) if thin else (r["ratio"], r["low"], r["high"], r["prompts"])
-
-
 def kinds_apart(rows: Sequence[dict], arm: str = "uno_k4") -> Found | None:
     """Accepted prefix on high-entropy prompts less the mean of code and structured ones; prompts are resampled within each kind."""
     kinds = {k: [np.array([(sum(r["accepted_per_cycle"]), r["cycles"]) for r in g]).sum(axis=0) for g in st.by(group, "prompt_id").values()]
@@ -172,16 +120,6 @@ def kinds_apart(rows: Sequence[dict], arm: str = "uno_k4") -> Found | None:
     return value, *st.interval(apart(drawn)), said
 
 
-def acceptance_of(rows: Sequence[dict], arm: str) -> float:
-    """Accepted over drafted, cycles of all rows pooled."""
-    mine = arm_rows(rows, arm)
-    return sum(st.pooled(mine, "accepted_per_cycle")) / sum(sum(st.offered(r)) for r in mine)
-
-
-def prefix_of(rows: Sequence[dict], arm: str) -> float:
-    return float(np.mean(st.pooled(arm_rows(rows, arm), "accepted_per_cycle")))
-
-
 def outcomes(rules: criteria.Criteria, file: RowFile) -> list[criteria.Outcome]:
     """Every criterion judged on these rows. Raises BadInput if the rows were measured under other rules."""
     return rules.judged(file, metrics)
@@ -190,13 +128,6 @@ def outcomes(rules: criteria.Criteria, file: RowFile) -> list[criteria.Outcome]:
 def metrics(file: RowFile) -> dict[str, Found]:
     """Every metric that the rows can give, by the name the criteria use."""
     return gathered(file, of_controls, of_policies, of_lengths, of_contexts)
-
-
-def gathered(file: RowFile, *parts: Callable[[RowFile], dict[str, Found]]) -> dict[str, Found]:
-    """The metrics of every part, and the rows whose divergence is beyond arithmetic."""
-    checked = [r for r in file.of("decode") if r["arm"] != "ar"]
-    beyond = st.audit(checked)["beyond one ULP"], None, None, len(checked)
-    return {name: value for part in parts for name, value in part(file).items()} | {"beyond_one_ulp": beyond}
 
 
 def of_controls(file: RowFile) -> dict[str, Found]:

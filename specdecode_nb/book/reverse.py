@@ -18,9 +18,9 @@ from scipy import stats
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
+from .measures import Found, student
 from .sweep import frame
 
-Found = tuple
 ALIGNED = ("B", "E")  # the published arms with an aligned second pass
 NAMES = {"A": "A causal", "B": "B aligned", "C": "C shuffled", "D": "D block-end readout", "E": "E", "C_fixed": "C as published", "E_half": "E from 1/2"}
 SHORT = {arm: NAMES[arm] for arm in ("C_fixed", "E_half")}
@@ -229,15 +229,6 @@ def gate_sweep(file: RowFile) -> dict[str, dict[float, np.ndarray]]:
     for r in file.of("gate_sweep"):
         out.setdefault(r["condition"], {})[r["gate"]] = np.array(r["nats"])
     return out
-
-
-def student(values: Sequence[float], unit: str = "seed") -> Found:
-    """The arguments of :func:`..criteria.judge`: mean of independent values and Student's 95 % interval; too few decide nothing."""
-    x, n = np.asarray(values, float), len(values)
-    if thin := criteria.few(n, unit=unit):
-        return float(x.mean()), None, None, n, thin
-    half = stats.t.ppf(0.975, n - 1) * x.std(ddof=1) / math.sqrt(n)
-    return float(x.mean()), float(x.mean() - half), float(x.mean() + half), n
 
 
 def gate_ends(file: RowFile, arm: str) -> list[float]:

@@ -13,7 +13,7 @@ import pandas as pd
 from .. import criteria, fit
 from .. import statistics as st
 from ..records import RowFile
-from .rest import Found, over_prompts, ratio, section
+from .measures import Found, over_prompts, ratio, section
 from .sweep import arm_rows, frame
 
 RULES = ("gumbel", "match", "rejection")

@@ -13,10 +13,10 @@ import pandas as pd
 
 from .. import criteria
 from ..records import RowFile
-from . import reverse
+from . import measures, reverse
+from .measures import Found
 from .sweep import frame
 
-Found = tuple
 PRIMARY, FULL = (0.5, 0.75), (1.0,)
 BOTH = ("causal", "aligned")
 EFFECT, LEARNED = 2.0, 0.9  # points; share of the batch that Stage 1 learns by heart
@@ -52,7 +52,7 @@ def less(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> dict[int, 
 
 def over_seeds(values: dict[int, float]) -> Found:
     """Mean and Student's interval over seeds."""
-    return reverse.student(list(values.values())) if values else (None,)
+    return measures.student(list(values.values())) if values else (None,)
 
 
 def power(values: Sequence[float], effect: float = EFFECT) -> float | None:

@@ -1,4 +1,4 @@
-"""Tables and metrics of the training Acts from their rows: what a launch learned, what it is worth in decoding, how far launches lie apart.
+"""Tables and metrics of the training Acts from their rows: what a launch learned and what it is worth in decoding.
 
 Intervals of teacher-forced numbers resample held-out text with all its blocks; those of decoding resample prompts. Slot j is the j-th
 speculative one (slot 1 is offset +2 of Act IV-U4 and later).
@@ -9,21 +9,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import chi2
-from scipy.stats import f as f_distribution
 
 from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
+from . import replicates
+from .measures import RESAMPLES, Found, acceptance_of, more, over_prompts, prefix_of, rate_of, ratio, tpf_of
 from .palette import label
-from .rest import RESAMPLES, Found, acceptance_of, over_prompts, prefix_of, ratio
-from .reverse import student
 from .sweep import arm_rows, frame
 from .verdicts import paying_slots
 
-UNTRAINED, WIDTHS, CONTROL, OTHER = "untrained", (4, 6, 8), "A_k4", "C_k8"  # as the protocols name them
+UNTRAINED, WIDTHS = "untrained", (4, 6, 8)  # as the protocols name them
 NEIGHBOURS = 3  # windows of about one document
-INGREDIENTS = ("nothing", "looking", "threads", "kernels", "rounding", "order", "noise")
 
 
 # --- teacher-forced ---
@@ -73,11 +70,6 @@ def over_windows(values: np.ndarray, windows: Sequence[int]) -> Found:
     return value, *st.interval(drawn[:, 0] / drawn[:, 1]), n
 
 
-def span(found: Found, fmt: str = "+.3f") -> str:
-    """A value with its interval."""
-    return f"{found[0]:{fmt}}" + (f" [{found[1]:{fmt}}, {found[2]:{fmt}}]" if found[1] is not None else "")
-
-
 def losses(file: RowFile, *arms: str) -> dict[int, float]:
     """Training loss by step of the first launch of each arm."""
     return {e[0]: e[1] for r in file.of("launch") if r["arm"] in arms and r["launch"] == 1 for e in r["loss"]}
@@ -114,20 +106,6 @@ def decoding(rows: Sequence[dict]) -> pd.DataFrame:
 
 def survivals(rows: Sequence[dict], arms: Sequence[str], k: int = 4) -> dict[str, list[float]]:
     return {arm: st.survival(st.pooled(arm_rows(rows, arm), "accepted_per_cycle"), k - 1) for arm in arms}
-
-
-def more(rows: Sequence[dict], one: str, other: str, statistic: Callable[[Sequence[dict], str], float]) -> Found:
-    """A statistic of arm ``one`` less that of ``other``."""
-    return over_prompts([r for r in rows if r["arm"] in (one, other)], lambda rs: statistic(rs, one) - statistic(rs, other))
-
-
-def tpf_of(rows: Sequence[dict], arm: str) -> float:
-    mine = arm_rows(rows, arm)
-    return sum(r["tokens"] for r in mine) / sum(r["forwards"] for r in mine)
-
-
-def rate_of(rows: Sequence[dict], arm: str) -> float:
-    return st.median_of(arm_rows(rows, arm), st.tokens_per_second)
 
 
 def best_of(rows: Sequence[dict], arms: Sequence[str], statistic: Callable) -> str:
@@ -214,139 +192,15 @@ def of_act4u4(file: RowFile) -> dict[str, Found]:
                   "k8_at_k4": more(rows, "horizon8_k4", "horizon4_k4", prefix_of), "late_paying": (sum(j > 3 for j in paying(rows)), None, None, max(WIDTHS) - 1 - 3)}
 
 
-# --- IV-U5 ---
-
-def launches(file: RowFile) -> list[dict]:
-    """The last row of every launch from the start."""
-    last: dict[tuple, dict] = {}
-    for r in file.of("launch"):
-        if r["start"]:
-            last[r["arm"], r["launch"]] = r
-    return list(last.values())
-
-
-def group(file: RowFile, arm: str, change: str) -> list[str]:
-    """Names of the decode arms of the launches of ``arm`` that differ in ``change``; "again" is the first one and its repetitions."""
-    wanted = ("", "launched again") if change == "again" else (change,)
-    return [f"{r['arm']}-{r['launch']}" for r in launches(file) if r["arm"] == arm and r["change"] in wanted]
-
-
-def changed(file: RowFile) -> pd.DataFrame:
-    """What each ingredient does after a few steps: whether the adapter is still the control's bits (None where there was nothing to change,
-    as with threads on one core), and how far it is from it."""
-    found = {r["change"]: r for r in file.of("launch") if r["arm"].startswith("only_")}
-    control = {r["step"]: r for r in file.of("launch") if (r["arm"], r["launch"]) == (CONTROL, 1)}
-
-    def kept(r: dict) -> bool | None:
-        of = control[r["step"]]
-        return None if r["change"] == "threads" and r["threads"] == of["threads"] else r["state_digest"] == of["state_digest"]
-
-    said = {"nothing": "nothing: the same command again", "looking": "held-out text looked at while training", "threads": "another number of BLAS threads", "kernels": "OpenBLAS's kernels of an older processor",
-            "rounding": "one number of the start, by one unit in the last place", "order": "the seed of the data order", "noise": "the seed of the noise"}
-    return frame([{"perturbed": said[name], "same bits": kept(found[name]), "relative distance": found[name]["distance"],
-                   "BLAS": found[name]["blas"], "threads": found[name]["threads"]} for name in INGREDIENTS])
-
-
-def prefixes(rows: Sequence[dict], arms: Sequence[str]) -> np.ndarray:
-    """Accepted prefix [launches, prompts]."""
-    return np.array([[float(np.mean(st.pooled(g, "accepted_per_cycle"))) for g in st.by(arm_rows(rows, arm), "prompt_id").values()] for arm in arms])
-
-
-def launch_share(table: np.ndarray) -> Found:
-    """Share of the variance of a launch's mean that is of the launch and not of these prompts, with its interval by the F distribution."""
-    n, m = table.shape
-    if thin := criteria.few(n, unit="run"):
-        return None, None, None, n, thin
-    if not table.var():
-        return None, None, None, n, "no variance"
-    parts = st.components(table)
-    rest = parts["launch x prompt"] / m
-    ratio = table.mean(axis=1).var(ddof=1) / rest if rest else np.inf
-    value, low, high = (max(0.0, 1 - edge / ratio) for edge in (1.0, *f_distribution.ppf((0.975, 0.025), n - 1, (n - 1) * (m - 1))))
-    return value, low, high, n
-
-
-def scattered(file: RowFile) -> pd.DataFrame:
-    """By what launches differ in: how far their mean prefixes scatter (sd with its interval by chi-square), how much of that variance is the
-    launch's own and not of these prompts, and the variance components of one prompt's prefix."""
-    lines = []
-    for name, arm, change in (("seed", CONTROL, "seed"), ("rounding", CONTROL, "rounding"), ("seed (K=8)", OTHER, "seed")):
-        table = prefixes(file.of("decode"), [f"{arm}-1", *group(file, arm, change)])
-        n, sd, (share, low, high, *_) = len(table), float(table.mean(axis=1).std(ddof=1)), launch_share(table)
-        edges = (sd * ((n - 1) / chi2.ppf((0.975, 0.025), n - 1)) ** 0.5).tolist()
-        lines.append({"launches that differ by": name, "launches": n, "sd": sd, "sd low": edges[0], "sd high": edges[1], "launch's share": share, "low": low, "high": high, **st.components(table)})
-    return frame(lines, sd="tokens", low="95 %", high="95 %", **{"sd low": "95 %", "sd high": "95 %"})
-
-
-def arms(file: RowFile) -> pd.DataFrame:
-    """What each of the four arms costs and reaches: draft rows a step, how many of them decoding at K=4 uses, seconds, and its prefix less the
-    mean of the control's launches over seeds."""
+def best_eight(file: RowFile) -> dict[str, tuple[str, Found]]:
+    """The best K=8 against the best K=4, whichever adapter it is: the decode arm and its difference (TPF) or ratio (speed)."""
     rows = file.of("decode")
-    control = float(np.mean([prefix_of(rows, a) for a in (f"{CONTROL}-1", *group(file, CONTROL, "seed"))]))
-    lines = []
-    for r in launches(file):
-        if r["launch"] == 1 and not r["arm"].startswith("only_"):
-            asked = r["recipe"]["blocks"] * (r["recipe"]["block"] - 1)  # what a curriculum shares out
-            blocks = [asked // (k - 1) for k in r["widths"]]  # a curriculum has several widths, one after the other
-            lines.append({"arm": r["arm"], "steps": r["step"] - file.config["start_steps"], "rows a step": float(np.mean([b * (k - 1) for b, k in zip(blocks, r["widths"])])),
-                          "used at K=4": float(np.mean([3 * b for b in blocks])), "seconds": r["seconds"], "mean accepted prefix": prefix_of(rows, f"{r['arm']}-1"),
-                          "against the controls": prefix_of(rows, f"{r['arm']}-1") - control})
-    return frame(lines, **{"mean accepted prefix": "tokens", "against the controls": "tokens"})
+    arms = {k: [f"{arm}_k{k}" for arm in ("start", *(f"horizon{w}" for w in WIDTHS))] for k in (4, 8)}
+    by_tpf, by_rate = ({k: best_of(rows, some, measure) for k, some in arms.items()} for measure in (tpf_of, rate_of))
+    return {"tpf": (by_tpf[8], more(rows, by_tpf[8], by_tpf[4], tpf_of)), "rate": (by_rate[8], ratio(rows, by_rate[8], by_rate[4]))}
 
 
-def against_start(file: RowFile) -> dict[str, Found]:
-    """Accepted prefix of the launches over seeds less that of their start, by arm: mean and Student's interval."""
-    rows, start = file.of("decode"), prefix_of(file.of("decode"), "start-1")
-    return {arm: student([prefix_of(rows, a) - start for a in (f"{arm}-1", *group(file, arm, "seed"))], "run") for arm in (CONTROL, OTHER)}
-
-
-def remark(file: RowFile) -> str:
-    """What no rule of Act IV-U5 covers: the effect of a longer block over launches that share a seed, and the scatter of launches."""
-    apart, parts = pairs(file)["difference"], scattered(file).set_index("launches that differ by")["sd"]
-    return (f"training at K=8 instead of 4 changes the accepted prefix at K=4 by {span(student(apart, 'pair'))} tokens over {len(apart)} pairs of launches; launches scatter by an sd of "
-            f"{parts['rounding']:.3f} tokens where rounding alone differs, {parts['seed']:.3f} where seeds do (no rule judges these)")
-
-
-def spread(rows: Sequence[dict], arms: Sequence[str]) -> tuple[float, None, None, int]:
-    """Largest less smallest accepted prefix of some launches."""
-    values = [prefix_of(rows, arm) for arm in arms]
-    return max(values) - min(values), None, None, len(arms)
-
-
-def pairs(file: RowFile) -> pd.DataFrame:
-    """Launches of K=8 beside the control of the same seeds: accepted prefix of both at K=4, and the difference."""
-    rows, names = file.of("decode"), [[f"{arm}-1", *group(file, arm, "seed")] for arm in (CONTROL, OTHER)]
-    lines = [{"control": a, "trained at K=8": b, "control's prefix": prefix_of(rows, a), "K=8's prefix": prefix_of(rows, b)} for a, b in zip(*names)]
-    return frame([line | {"difference": line["K=8's prefix"] - line["control's prefix"]} for line in lines], **{"control's prefix": "tokens", "K=8's prefix": "tokens", "difference": "tokens"})
-
-
-def scatter(file: RowFile) -> pd.DataFrame:
-    """One line a full launch: what it scored, and against the first launch of the control."""
-    rows, control = file.of("decode"), prefix_of(file.of("decode"), f"{CONTROL}-1")
-    lines = [{"launch": f"{r['arm']}-{r['launch']}", "arm ": r["arm"], "what differs": r["change"] or "-", "mean accepted prefix": prefix_of(rows, f"{r['arm']}-{r['launch']}"),
-              "change": prefix_of(rows, f"{r['arm']}-{r['launch']}") - control, "TPF": tpf_of(rows, f"{r['arm']}-{r['launch']}"), "tok/s": rate_of(rows, f"{r['arm']}-{r['launch']}"),
-              "adapter": r["adapter_digest"][:8], "distance": r["distance"], "seconds": r["seconds"]} for r in launches(file) if not r["arm"].startswith("only_")]
-    return frame(lines, **{"mean accepted prefix": "tokens", "tok/s": "median"})
-
-
-def of_act4u5(file: RowFile) -> dict[str, Found]:
-    rows, first, out = file.of("decode"), f"{CONTROL}-1", integrity(file)
-    for arm in (CONTROL, OTHER):
-        same = [r["state_digest"] for r in launches(file) if r["arm"] == arm and r["change"] in ("", "launched again")]
-        out[f"distinct_{arm}"] = len(set(same)), None, None, len(same)
-    same = changed(file)["same bits"].tolist()
-    out |= {f"differs_{name}": (None if kept is None else int(not kept), None, None, 1) for name, kept in zip(INGREDIENTS, same)}
-    for arm in ("B_k6", "C_k8", "D_curr"):
-        out |= {f"prefix_{arm}": more(rows, f"{arm}-1", first, prefix_of), f"tpf_{arm}": more(rows, f"{arm}-1", first, tpf_of), f"rate_{arm}": ratio(rows, f"{arm}-1", first)}
-    seeds, rounding = ([first, *group(file, CONTROL, c)] for c in ("seed", "rounding"))
-    out |= {"band_seed": spread(rows, seeds), "band_rounding": spread(rows, rounding), "band_again": spread(rows, group(file, CONTROL, "again"))}
-    apart = pairs(file)["difference"]
-    out["signs"] = int(min((apart > 0).sum(), (apart < 0).sum())), None, None, len(apart)
-    out["launch_share"] = launch_share(prefixes(rows, seeds))
-    return out
-
-
-NUMBERS = {"act4u": of_act4u, "act4u3": of_act4u3, "act4u4": of_act4u4, "act4u5": of_act4u5}
+NUMBERS = {"act4u": of_act4u, "act4u3": of_act4u3, "act4u4": of_act4u4, "act4u5": lambda file: integrity(file) | replicates.numbers(file)}
 
 
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
@@ -361,13 +215,14 @@ TRAINED = {"overfit": "run {run}", "masked_launch": "{arm}", "reverse_launch": "
 
 
 def manifest(file: RowFile, last: int = 20) -> pd.DataFrame:
-    """One line a trained adapter: launch, seed, steps, weights, mean loss of its last steps, seconds, and the digest of its tensors."""
+    """One line a trained adapter: launch, seed, steps, weights, mean loss of its last steps, seconds, and the beginning of the digest of its tensors."""
     lines = []
     for r in file.rows:
         if r["kind"] in TRAINED:
             losses = [e[1] for e in r["loss"]] if "loss" in r else r["losses"] if "losses" in r else np.add(r["ar"], r["diff"])
             lines.append({"launch": TRAINED[r["kind"]].format(**r), "seed": r.get("seed") or r["recipe"].get("data_seed") or r["recipe"]["seed"], "steps": r.get("steps", r.get("step")), "trained": r["trained"],
-                          "last losses": float(np.mean(losses[-last:])) if len(losses) else None, "seconds": r["seconds"], "sha256": (r.get("adapter_digest") or r["digest"])[:16]})
+                          "last losses": float(np.mean(losses[-last:])) if len(losses) else None, "seconds": r["seconds"],
+                          **({"sha256": r["adapter_digest"][:16]} if "adapter_digest" in r else {"blake2b": r["digest"][:16]})})
     return frame(lines, trained="numbers", **{"last losses": f"mean of {last}"})
 
 

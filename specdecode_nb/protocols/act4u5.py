@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from .. import blas
+from ..errors import BadInput
 from ..targets import load_target
 from . import machine, training
 from .training import UNTRAINED, Job, Texts, job_rows, published
@@ -31,8 +32,10 @@ def repetitions(launches: int) -> dict[str, int]:
 
 
 def plan(params: dict) -> tuple[list[Job], training.Arms]:
-    """All launches in order, and every full one decoded at K=4."""
-    begin, steps, few = params["start_steps"], params["steps"], min(params["short_steps"], params["steps"])
+    """All launches in order, and every full one decoded at K=4. Raises BadInput if perturbed launches would be longer than full ones."""
+    begin, steps, few = params["start_steps"], params["steps"], params["short_steps"]
+    if few > steps:
+        raise BadInput(f"short_steps is {few}, but a full launch has {steps} steps; give steps={few} or more, or fewer short_steps.")
     end, start, soon = (begin + steps,), f"start-1-{begin}", (begin + few,)
     jobs = [Job(UNTRAINED, published(params, 4), (0,)), Job("start", published(params, 4), (begin,))]
 
