@@ -21,7 +21,7 @@ from .records import RowFile, Strict, conform, parse, read_text, sha256
 
 HOLDS, FAILS = "holds", "does NOT hold"
 SPANS, NO_ROWS = "not decidable: the interval spans the threshold", "not decidable: nothing was measured"
-LATER = "(rule added after the rows)"
+LATER = "(rule added after the committed rows)"
 AFTERWARDS = "changed afterwards"  # the entry of a design that tells what was changed when rows had been read
 FEWEST = 3  # prompts (or texts) on each side of a comparison, below which an estimate has neither an interval nor a verdict
 
@@ -161,8 +161,9 @@ def load(act: str) -> Criteria:
     found = conform(File, parse(text, name), name)
     if found.act != act:
         raise BadInput(f"{name} holds the criteria of {found.act!r}; restore the file.")
+    label = Criteria.label + (f", and {len(found.added)} added after them" if found.added else "")
     added = [c.model_copy(update={"statement": f"{c.statement} {LATER}"}) for c in found.added]
-    return Criteria(act, (*found.criteria, *added), name, sha256(text.encode()), design=found.design, late=len(added), unjudged=found.unjudged)
+    return Criteria(act, (*found.criteria, *added), name, sha256(text.encode()), label, found.design, late=len(added), unjudged=found.unjudged)
 
 
 @dataclass(frozen=True)

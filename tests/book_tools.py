@@ -23,6 +23,8 @@ PARAMETERS = """# %% tags=["parameters"]
 target = "tiny-hybrid"   # whose measured rows to show
 rows = ""                # row file
 seeds = 5                # what else Act I declares
+steps = 150
+draws = 8
 lr = 0.006
 measure = False
 quick = False

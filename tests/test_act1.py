@@ -76,8 +76,9 @@ def test_lift_and_corrupted_accuracy_by_hand(measured):
     """A copier has no lift; 3 of 4 changed rows and all unchanged ones right is a lift of 30 points on 10 rows."""
     def with_counts(**counts):
         entry = {"step": 2, "t": 0.0, "rows": 10, "changed": 4, **counts}
-        return replace(measured, rows=[r | {"curve": [entry], "steps": 2} for r in measured.rows] + [measured.rows[0] | {"seed": 9, "run": n, "curve": [entry]} for n in act1.RUNS])
+        return replace(measured, rows=[r | {"curve": [entry], "steps": 2 + (r["run"] > "002")} for r in measured.rows] + [measured.rows[0] | {"seed": 9, "run": n, "curve": [entry], "steps": 2 + (n > "002")} for n in act1.RUNS])
 
+    assert "steps" not in denoising.overfit_numbers(replace(measured, rows=[r | {"steps": 2} for r in measured.rows]))  # the same launch twice compares nothing
     found = denoising.overfit_numbers(with_counts(changed_right=0, unchanged_right=6))
     assert found["lift:001"][:3] == (0, 0, 0) and found["corrupted:001"][0] == 0 and found["unchanged:002"][0] == 100
     found = denoising.overfit_numbers(with_counts(changed_right=3, unchanged_right=6))

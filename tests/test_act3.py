@@ -48,6 +48,14 @@ def measured(small, tmp_path_factory):
     return file
 
 
+def test_each_launch_is_judged_by_itself_too(measured):
+    seed, *others = measured.config["seeds"]
+    whole = denoising.reached(denoising.masked(measured))
+    assert not others and denoising.reached_alone(measured) == {seed: whole} and "7" in whole and set(whole) <= set("1234567")
+    two = replace(measured, config=measured.config | {"seeds": [seed, seed + 1]}, rows=measured.rows + [r | {"seed": seed + 1} for r in measured.rows if r["seed"] == seed])
+    assert denoising.reached_alone(two) == {seed: whole, seed + 1: whole}
+
+
 def test_every_launch_and_canvas_is_there_once(measured):
     assert [r["arm"] for r in measured.of("masked_launch")] == list(act3.ARMS) and needs.check(measured) is measured
     assert [r["source"] for r in measured.of("canvas")] == ["truth", "greedy", "drawn"] + 3 * ["sampler"]

@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 
 from book_tools import REPOSITORY
-from specdecode_nb import paths
-from specdecode_nb.book import acts, draw, export, figures, needs, notebooks, numbers, overview, palette, published, sweep, tables, trained
+from specdecode_nb import criteria, paths
+from specdecode_nb.book import acts, denoising, draw, export, figures, needs, notebooks, numbers, overview, palette, published, sweep, tables, trained
 from specdecode_nb.book import page as pages
 from specdecode_nb.errors import BadInput
 from specdecode_nb.records import RowFile, load_rows
@@ -458,17 +458,34 @@ def test_committed_rows_have_what_their_page_needs(act):
     assert needs.check(file) is file
 
 
-@pytest.mark.parametrize("row, launch, seed, steps, loss, sha256", [
+@pytest.mark.parametrize("row, launch, seed, steps, loss, digest", [
     ({"kind": "overfit", "run": "004", "seed": 7, "steps": 3, "losses": [9.0, 2.0, 4.0], "digest": "a" * 32}, "run 004", 7, 3, 3.0, "a" * 16),
     ({"kind": "masked_launch", "arm": "x20", "seed": 7, "steps": 2, "ar": [1.0, 2.0], "diff": [3.0, 5.0], "digest": "b" * 32}, "x20", 7, 2, 5.5, "b" * 16),
     ({"kind": "reverse_launch", "arm": "E", "seed": 7, "steps": 1, "losses": [2.5], "digest": "c" * 32}, "E", 7, 1, 2.5, "c" * 16),
     ({"kind": "state_launch", "stage": 2, "condition": "D", "arm": "causal", "seed": 7, "steps": 9, "losses": [], "digest": "d" * 32}, "stage 2, D causal", 7, 9, None, "d" * 16),
     ({"kind": "launch", "arm": "curve", "launch": 2, "step": 8, "recipe": {"seed": 5}, "loss": [[7, 4.0, 0.1], [8, 2.0, 0.1]], "adapter_digest": "e" * 64, "state_digest": "f" * 64},
      "curve-2", 5, 8, 3.0, "e" * 16)])
-def test_the_list_of_trained_adapters(row, launch, seed, steps, loss, sha256):
+def test_the_list_of_trained_adapters(row, launch, seed, steps, loss, digest):
     file = RowFile("act", "toy", {}, {}, [{"trained": 12, "seconds": 1.0} | row, {"kind": "decode"}], "rows.json", "")
     [line] = trained.manifest(file, last=2).to_dict("records")
-    assert line == {"launch": launch, "seed": seed, "steps": steps, "trained": 12, "last losses": loss, "seconds": 1.0, "sha256": sha256}
+    assert line == {"launch": launch, "seed": seed, "steps": steps, "trained": 12, "last losses": loss, "seconds": 1.0, "sha256" if "adapter_digest" in row else "blake2b": digest}
+
+
+def test_a_first_run_stands_beside_the_one_that_followed(monkeypatch):
+    """The committed rows of Act III, and a page whose rows are of another target or of a reduced run."""
+    page = pages.Page("act3", acts.get("act3").defaults)
+    shown, said = {}, []
+    monkeypatch.setattr(page, "show", lambda table, id, *a, **k: shown.update({id: table}))
+    monkeypatch.setattr(page, "say", said.append)
+    page.first_run(denoising.masked)
+    both = shown["first-run"]
+    assert both["id"].tolist() == [c.id for c in criteria.load("act3")] and "steps" in shown["first-settings"]["setting"].tolist()
+    assert int(page.numbers.items["act3.first_moved"]["text"]) == (both["verdict then"] != both["verdict now"]).sum() > 0
+    for rows, words in ((dataclasses.replace(page.rows, target="other"), "no such pair"), (dataclasses.replace(page.rows, config=page.rows.config | {"reduced": True}), "reduced run"), (None, "no such pair")):
+        shown.clear()
+        page.rows = rows
+        page.first_run(denoising.masked)
+        assert words in said[-1] and not shown
 
 
 AR_AND_K4 = ("decode", lambda r: r["arm"] in ("ar", "uno_k4"))

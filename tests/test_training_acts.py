@@ -263,3 +263,17 @@ def test_perturbed_launches_are_no_longer_than_full_ones(tmp_path):
     with pytest.raises(BadInput, match="short_steps is 5, but a full launch has 4 steps"):
         act4u5.measure(params("act4u5", short_steps=5), tmp_path / "act4u5.journal")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_best_at_k8_is_sought_among_all_adapters(files):
+    file = files("act4u4")
+    found, rows = trained.best_eight(file), file.of("decode")
+    eights, fours = ({arm for arm in MODULES["act4u4"].plan(params("act4u4"))[1] if arm.endswith(end)} for end in ("_k8", "_k4"))
+    arm, (value, *_) = found["tpf"]
+    assert arm in eights and found["rate"][0] in eights
+    assert value == pytest.approx(max(trained.tpf_of(rows, a) for a in eights) - max(trained.tpf_of(rows, a) for a in fours))
+
+
+def test_bands_of_three(files):
+    rows = [r | {"accepted_per_cycle": [n]} for n, arm in enumerate("abcd") for r in files("act4u5").of("decode")[:1] for r in [r | {"arm": arm}]]
+    assert sorted(replicates.threes(rows, list("abcd"))) == [2.0, 2.0, 3.0, 3.0] and replicates.threes(rows, ["a", "b"]) == []

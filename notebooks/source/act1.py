@@ -381,7 +381,7 @@ if page.rows:
     if (large >= 80).any() and (large < 50).any():
         page.say("**A mean hides run 003.** At [[large_learned]] of [[n_seeds]] seeds the larger adapter ends above 80 %, at [[large_stuck]] below 50 %: at this learning rate it either learns its batch or does not get off the ground, "
                  "and its comparison with run 004 measures that instability as much as capacity.")
-    if apart < 5:
+    if apart < 5 and table["corrupted"].max() > 50:
         page.say("**Nothing copies here.** In the publication the first runs were right where the canvas was unchanged and wrong where it was not. Here the two accuracies of a run are at most [[apart]] points apart: "
                  "these adapters recite the batch by position, and the canvas tells them little. A lift below zero is a batch not yet learned, not an echo of the input, and the rules that name a copier or an echo are to be read with that.")
 

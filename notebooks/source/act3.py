@@ -401,8 +401,8 @@ if page.rows:
 # %% [markdown]
 # ### The first run
 #
-# These rules were first judged on a shorter run with one seed and fewer windows. Its verdicts were known when steps, seeds and windows were raised towards the published ones; rules and thresholds stayed. What changed with the length is a
-# result too: several numbers move with the steps, so a threshold that is reached or missed at one length says little of another.
+# These rules were first judged on a shorter run with one seed. Its verdicts were known when the steps were raised towards the published ones, and seeds, windows and prompts for narrower intervals; rules and thresholds stayed. Both runs
+# stand side by side here. A verdict that changed is not of the length alone. But numbers that move with the steps say that a threshold reached or missed at one length tells little of another.
 
 # %%
 page.first_run(denoising.masked)

@@ -782,10 +782,12 @@ if longer:
 # %%
 if here:
     learned.closing(page)
+    arm_words = lambda arm: f"the adapter {'trained at K=' + arm.split('_')[0].removeprefix('horizon') if arm.startswith('horizon') else 'of the start'}"  # noqa: E731
     for name, (arm, value) in learned.best_eight(page.rows).items():
         page.number(f"here_best8_{name}", measures.span(value, "+.3f" if name == "tpf" else ".3f"), source=page.rows.name)
-        page.number(f"here_best8_{name}_arm", arm, source=page.rows.name)
-    page.say("The rules on K=8 take the adapter that was trained at it. Whichever adapter is best at K=8: by tokens per forward [[here_best8_tpf_arm]], [[here_best8_tpf]] against the best K=4; by the clock [[here_best8_rate_arm]], at [[here_best8_rate]] of the speed of the fastest K=4.")
+        page.number(f"here_best8_{name}_arm", arm_words(arm), source=page.rows.name)
+    page.say("The rules on K=8 take the adapter that was trained at it. Decoded at K=8, most tokens per forward come from [[here_best8_tpf_arm]], [[here_best8_tpf]] against the best K=4; fastest is [[here_best8_rate_arm]], at [[here_best8_rate]] of the speed of the fastest K=4. Both sides are the best of four on these prompts, "
+             "which the intervals do not choose again.")
 
 # %% [markdown]
 # ### One adapter at several widths

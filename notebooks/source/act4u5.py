@@ -639,7 +639,7 @@ if here:
 # %%
 if here:
     parts = replicates.scattered(page.rows)
-    page.show(parts, "measured-components", "Scatter of launches: standard deviation of their accepted prefix as the mean over prompts, each counting alike (the tables above pool cycles, so that long prompts count more), the share of that variance which is the launch's own, and the components of the variance of one prompt's prefix (tokens squared; an estimate below zero is shown as 0)",
+    page.show(parts, "measured-components", "Scatter of launches: standard deviation of their accepted prefix as the mean over prompts, each counting alike (the tables above pool cycles, so that prompts with more of them, where little is accepted, count more), the share of that variance which is the launch's own, and the components of the variance of one prompt's prefix (tokens squared; an estimate below zero is shown as 0)",
               learned.fmt(parts), sources=[page.rows])
     figure, (left, right) = draw.panels(2, height=2.6)
     names = list(parts["launches that differ by"])

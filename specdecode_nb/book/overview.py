@@ -37,10 +37,10 @@ def found(name: str, file: RowFile) -> tuple[str, str]:
     short = (", a reduced run" if file.config.get("reduced") else "") + (f", {mark}" if mark else "")
     if name in JUDGES:
         judged = JUDGES[name](file)
-        words = Counter(o.word.split(":")[0] for o in judged)
+        words, late = Counter(o.word.split(":")[0] for o in judged), sum(criteria.LATER in o.criterion.statement for o in judged)
         text = FINDINGS[name]({o.criterion.id: o for o in judged}) if name in FINDINGS else name
         text += f"; {REMARKS[name](file)}" if name in REMARKS else ""
-        return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable"
+        return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable" + (f", {late} of them added after the rows" if late else "")
     if name == "uno_recipes":
         return recipes(file) + short, ""
     rows = file.of("decode")
@@ -162,7 +162,7 @@ def longer(judged: Judged) -> str:
 
 def horizon(judged: Judged) -> str:
     """Act IV-U4: the wide block."""
-    return f"trained and decoded at K=8 {amount(judged['B3b'])} of the speed of the best K=4 and {amount(judged['B3a'])} x plain; of its slots beyond the third {amount(judged['late-slots'], 'd')} pay"
+    return f"an adapter trained and decoded at K=8 runs at {amount(judged['B3b'])} of the speed of the best K=4 and at {amount(judged['B3a'])} x plain; of its slots beyond the third {amount(judged['late-slots'], 'd')} pay"
 
 
 def launched(judged: Judged) -> str:

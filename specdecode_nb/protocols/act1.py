@@ -153,7 +153,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     target = load_target(params["target"], "float32")
     seeds = [FIRST_SEED + i for i in range(params["seeds"])]
     runs = {name: replace(run, steps=min(run.steps, params["steps"])) for name, run in RUNS.items()}
-    config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"], "seeds": seeds, "lr": params["lr"], "warmup": WARMUP,
+    config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"] or params["steps"] < max(run.steps for run in RUNS.values()), "seeds": seeds, "lr": params["lr"], "warmup": WARMUP,
               "runs": {name: asdict(run) for name, run in runs.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES,
               "highest": HIGHEST, "levels": list(LEVELS), "draws": params["draws"], "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
