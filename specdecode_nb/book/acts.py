@@ -329,7 +329,7 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
                   "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),
-    "rprm1": Act("rprm1", UNCERTAINTY, "specdecode_nb.protocols.rprm1:measure", {"windows": 60}),
+    "rprm1": Act("rprm1", UNCERTAINTY, "specdecode_nb.protocols.rprm1:measure", {"windows": 40}),
     "act4u2": Act("act4u2", UNDO, "specdecode_nb.protocols.act4u2:measure",
                   {"tokens": 24, "repeats": 1, "prompts": 9, "block_sizes": [2, 4], "widths": [3, 5, 9], "commits": 5}),
     "act4u6": Act("act4u6", DECOUPLED, "specdecode_nb.protocols.act4u6:measure", {"tokens": 32, "repeats": 1, "cost_repeats": 1, "prompts": 9}),
