@@ -346,7 +346,7 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4u4": training("act4u4", {}, START, start_steps=20),
     "act4u5": training("act4u5", {"steps": 60, "windows": 64}, replace(START, default=300), Param("short_steps", int, 10, "steps after which perturbed launches are compared with the control", "steps", 1, 1000),
                        Param("launches", int, 5, "identical launches of the control; half as many of K=8", "", 2, 50),
-                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=4, start_steps=6, short_steps=2, launches=2, seeds=2, windows=2),
+                       Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=2, start_steps=2, short_steps=1, launches=2, seeds=2, windows=2),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }
 
