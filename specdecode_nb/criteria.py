@@ -1,8 +1,8 @@
 """Criteria fixed before the rows: rules as data, and verdicts computed from a number and its interval.
 
 ``data/criteria/<act>.json`` holds {"act", "criteria": [...]}, and {"design": {name: words}} where the analysis was fixed beforehand too;
-each criterion has a rule {metric, comparison, threshold}. "added" holds rules that came after the rows, and say so; "unjudged" gives the reason
-why a published criterion has none. What a metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
+each criterion has a rule {metric, comparison, threshold}; one that came after the rows is "late" and says so. "unjudged" gives the reason why a
+published criterion has no rule. What a metric means is a function of the Act. Measured rows carry the digest of the rules they were made under
 (config ``criteria``), so that a rule changed afterwards is seen.
 """
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Mirrored(Fixed):
 class Criterion(Fixed):
     """``published`` is None for a hypothesis that was not published; ``differs``: what between the machines could explain a difference.
 
-    ``claims`` names the published criteria (by id) and negative results (by hypothesis) that this one bears on.
+    ``claims`` names the published criteria (by id) and negative results (by hypothesis) that this one bears on. ``late``: added after rows
+    had been read; its rule binds none, so it is not in their digest.
     """
 
     id: str
@@ -84,22 +85,21 @@ class Criterion(Fixed):
     published: Mirrored | None
     differs: str
     claims: list[str] = []
+    late: bool = False
 
 
 class File(Fixed):
     act: str
     criteria: list[Criterion]
-    added: list[Criterion] = []
     unjudged: dict[str, str] = {}
     design: dict[str, str] = {}
 
     @model_validator(mode="after")
     def once(self):
-        every = self.criteria + self.added
-        ids = [c.id for c in every]
+        ids = [c.id for c in self.criteria]
         if len(set(ids)) < len(ids):
             raise ValueError(f"an id is used twice among {', '.join(ids)}")
-        if both := self.unjudged.keys() & {claim for c in every for claim in c.claims}:
+        if both := self.unjudged.keys() & {claim for c in self.criteria for claim in c.claims}:
             raise ValueError(f"both a rule and a reason for having none are there for {', '.join(sorted(both))}")
         return self
 
@@ -108,8 +108,7 @@ class File(Fixed):
 class Criteria:
     """The criteria of one Act, in file order; a source of a page (``name``, ``digest``, ``label``). ``rules``: digest of the rules alone.
 
-    ``design``: what was fixed of the analysis besides, in words by name (outcome, test, seeds, power); empty for most Acts. ``late``: how many
-    of the criteria, the last ones, were added after the rows; their rules are not in the digest. ``unjudged``: reasons by published criterion.
+    ``design``: what was fixed of the analysis besides, in words by name (outcome, test, seeds, power); empty for most Acts. ``unjudged``: reasons by published criterion.
     """
 
     act: str
@@ -118,7 +117,6 @@ class Criteria:
     digest: str
     label: str = "rules fixed before the rows"
     design: Mapping[str, str] = field(default_factory=dict)
-    late: int = 0
     unjudged: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Criterion]:
@@ -136,7 +134,7 @@ class Criteria:
 
     @property
     def rules(self) -> str:
-        return sha256(json.dumps([[c.id, c.rule.model_dump()] for c in self.criteria[: len(self) - self.late]], sort_keys=True).encode())
+        return sha256(json.dumps([[c.id, c.rule.model_dump()] for c in self.criteria if not c.late], sort_keys=True).encode())
 
     def judged(self, rows: RowFile, metrics: Callable[[RowFile], Mapping[str, tuple]]) -> list[Outcome]:
         """Every criterion judged by what ``metrics`` finds in ``rows``: by name, the arguments of :func:`judge`; one that the rows do
@@ -161,9 +159,9 @@ def load(act: str) -> Criteria:
     found = conform(File, parse(text, name), name)
     if found.act != act:
         raise BadInput(f"{name} holds the criteria of {found.act!r}; restore the file.")
-    label = Criteria.label + (f", and {len(found.added)} added after them" if found.added else "")
-    added = [c.model_copy(update={"statement": f"{c.statement} {LATER}"}) for c in found.added]
-    return Criteria(act, (*found.criteria, *added), name, sha256(text.encode()), label, found.design, late=len(added), unjudged=found.unjudged)
+    late = sum(c.late for c in found.criteria)
+    said = tuple(c.model_copy(update={"statement": f"{c.statement} {LATER}"}) if c.late else c for c in found.criteria)
+    return Criteria(act, said, name, sha256(text.encode()), Criteria.label + (f", and {late} added after them" if late else ""), found.design, found.unjudged)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ PARAMETERS = """# %% tags=["parameters"]
 target = "tiny-hybrid"   # whose measured rows to show
 rows = ""                # row file
 seeds = 5                # what else Act I declares
-steps = 150
+share = 1.0
 draws = 8
 lr = 0.006
 measure = False

@@ -12,7 +12,7 @@ from specdecode_nb.records import load_rows
 from specdecode_nb.rows.denoised import OverfitRow, Tally
 from toy import hybrid
 
-PARAMS = acts.get("act1").resolve({"quick": True}) | {"seeds": 2}
+PARAMS = acts.get("act1").resolve({"quick": True}) | {"seeds": 2, "share": 1.0}
 SHORT = {name: replace(run, steps=2 + 2 * (name > "002")) for name, run in act1.RUNS.items()}
 
 
@@ -78,7 +78,6 @@ def test_lift_and_corrupted_accuracy_by_hand(measured):
         entry = {"step": 2, "t": 0.0, "rows": 10, "changed": 4, **counts}
         return replace(measured, rows=[r | {"curve": [entry], "steps": 2 + (r["run"] > "002")} for r in measured.rows] + [measured.rows[0] | {"seed": 9, "run": n, "curve": [entry], "steps": 2 + (n > "002")} for n in act1.RUNS])
 
-    assert "steps" not in denoising.overfit_numbers(replace(measured, rows=[r | {"steps": 2} for r in measured.rows]))  # the same launch twice compares nothing
     found = denoising.overfit_numbers(with_counts(changed_right=0, unchanged_right=6))
     assert found["lift:001"][:3] == (0, 0, 0) and found["corrupted:001"][0] == 0 and found["unchanged:002"][0] == 100
     found = denoising.overfit_numbers(with_counts(changed_right=3, unchanged_right=6))
@@ -98,10 +97,10 @@ def test_a_row_without_all_its_losses_is_refused(measured):
         OverfitRow.model_validate(measured.rows[0] | {"losses": [1.0]})
 
 
-def test_no_run_is_longer_than_was_asked(tmp_path, monkeypatch):
+def test_every_run_is_cut_by_the_same_share(tmp_path, monkeypatch):
     monkeypatch.setattr(act1, "load_target", lambda name, dtype: hybrid())
     for name, value in {"RUNS": SHORT, "TEXTS": 2, "TEXT_ROWS": 16, "GREEDY": 3, "EVERY": 3}.items():
         monkeypatch.setattr(act1, name, value)
-    file = load_rows(act1.measure(PARAMS | {"seeds": 1, "steps": 3}, tmp_path / "act1.journal"))
-    assert [r["steps"] for r in file.rows] == [len(r["losses"]) for r in file.rows] == [min(3, run.steps) for run in SHORT.values()]
-    assert [run["steps"] for run in file.config["runs"].values()] == [r["steps"] for r in file.rows]
+    file = load_rows(act1.measure(PARAMS | {"seeds": 1, "share": 0.5, "quick": False}, tmp_path / "act1.journal"))
+    assert [r["steps"] for r in file.rows] == [len(r["losses"]) for r in file.rows] == [run.steps // 2 for run in SHORT.values()] == [1, 1, 2, 2]
+    assert [run["steps"] for run in file.config["runs"].values()] == [r["steps"] for r in file.rows] and file.config["reduced"] is True

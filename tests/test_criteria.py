@@ -113,16 +113,16 @@ def test_a_rule_that_came_after_the_rows_says_so_and_binds_none(tmp_path, monkey
     monkeypatch.setattr(criteria.paths, "data", lambda: tmp_path)
     (tmp_path / "criteria").mkdir()
 
-    def write(**more):
+    def write(*late, **more):
         first = {"id": "X-1", "statement": "It is faster.", "rule": {"metric": "speed", "comparison": ">", "threshold": 1}, "published": None, "differs": "nothing", "claims": ["C-1"]}
-        (tmp_path / "criteria" / "x.json").write_text(json.dumps({"act": "x", "criteria": [first], **{k: v and [first | v[0]] if k == "added" else v for k, v in more.items()}}))
+        (tmp_path / "criteria" / "x.json").write_text(json.dumps({"act": "x", "criteria": [first, *(first | {"late": True} | one for one in late)], **more}))
         return criteria.load("x")
 
-    alone, both = write(), write(added=[{"id": "X-2", "claims": ["C-2"]}], unjudged={"C-3": "it cannot be seen"})
-    assert alone.rules == both.rules and len(both) == 2 and both.late == 1 and both.unjudged == {"C-3": "it cannot be seen"}
+    alone, both = write(), write({"id": "X-2", "claims": ["C-2"]}, unjudged={"C-3": "it cannot be seen"})
+    assert alone.rules == both.rules and len(both) == 2 and [c.late for c in both] == [False, True] and both.unjudged == {"C-3": "it cannot be seen"}
     assert [criteria.LATER in c.statement for c in both] == [False, True]
     with pytest.raises(BadInput, match="used twice"):
-        write(added=[{"id": "X-1"}])
+        write({"id": "X-1"})
     with pytest.raises(BadInput, match="reason for having none are there for C-1"):
         write(unjudged={"C-1": "no"})
 

@@ -26,7 +26,7 @@
 # %% tags=["parameters"]
 target = "tiny-hybrid"  # model that the adapters are trained on: a name, folder or hub id
 seeds = 5               # launches of each of the four runs
-steps = 150             # training steps of a launch at most; the published runs have 60 and 150
+share = 1.0             # share of the published training steps of each run, 60 or 150
 draws = 8               # noisy copies of the batch that rows are counted on
 lr = 6e-3               # learning rate; the published one is not recorded
 measure = False         # True: measure again; False: draw from recorded rows

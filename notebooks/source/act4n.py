@@ -42,7 +42,7 @@ import numpy as np
 import pandas as pd
 
 from specdecode_nb import criteria
-from specdecode_nb.book import draw, published, start
+from specdecode_nb.book import draw, measures, published, start
 from specdecode_nb.book import states as found
 
 page = start("act4n", globals())
@@ -293,14 +293,14 @@ if page.rows:
 # %%
 if page.rows:
     page.show(found.matrix(page.rows, found.nats), "matrix-nats", "The same held-out positions by cross entropy, mean over seeds; lower is better", {f"t={level:.2f}": ".3f" for level in page.rows.config["levels"]}, sources=[page.rows])
-    value, low, high, *_ = found.between(page.rows, "E", "D", value=found.nats)
-    page.number("nats_e_less_d", f"{value:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if low is not None else ""), unit="nats", source=here)
+    in_nats = found.between(page.rows, "E", "D", value=found.nats)
+    page.number("nats_e_less_d", measures.span(in_nats), unit="nats", source=here)
     page.number("trained_d", float(np.mean([v.mean() for v in found.mean_of(page.rows, "D").values()])), ".1f", "%", here)
     page.number("trained_e", float(np.mean([v.mean() for v in found.mean_of(page.rows, "E").values()])), ".1f", "%", here)
     first = found.between(page.rows, "E", "D")[0]
     page.say("**Two measures.** Accuracy was fixed as the primary outcome. By cross entropy, which no rule judges, E less D is [[nats_e_less_d]] nats, lower being better"
              + (": **the two measures disagree**. Our reading: a state of E stands for tokens of one kind, few enough to narrow the guess and alike enough that none of them stands out; a state of D mixes kinds, and one frequent token of it is often right."
-                if first * value > 0 else "."))
+                if first * in_nats[0] > 0 else "."))
     page.say("Nor have these readouts learned to use the text: told the state, the target without any training, which reads the text before, names [[within_d]] % under D and [[within_e]] % under E; the trained readouts name [[trained_d]] % and [[trained_e]] %. "
              "What is compared here is mostly what a state says by itself after a short training.")
 

@@ -291,7 +291,7 @@ REVERSED = (
 OVERFIT = (
     MEASURED[0],
     Param("seeds", int, 5, "launches of each of the four runs", "", 1, 100),
-    Param("steps", int, 150, "training steps of a launch at most; the published runs have 60 and 150", "steps", 1, 150),
+    Param("share", float, 1.0, "share of the published training steps of each run, 60 or 150", "", 0.01, 1.0),
     Param("draws", int, 8, "noisy copies of the batch that rows are counted on", "", 2, 100),
     Param("lr", float, 6e-3, "learning rate; the published one is not recorded", "", 1e-6, 1.0),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
@@ -321,7 +321,7 @@ SYMBOLS = (
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
-    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1, "steps": 20, "draws": 2}),
+    "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1, "share": 0.15, "draws": 2}),
     "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100}),
     "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 6, "bias_steps": 2, "windows": 1, "prompts": 1}),
     "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",

@@ -58,13 +58,11 @@ def overfit_numbers(file: RowFile) -> dict[str, Found]:
         out[f"lift:{name}"] = student(last(group, "lift"))
     corrupted = {name: np.array(last(group, "corrupted")) for name, group in by.items()}
     out |= {"corrupted:001": student(corrupted["001"]), "unchanged:002": student(last(by["002"], "unchanged")),
-            "capacity": student(corrupted["003"] - corrupted["004"]),
+            "steps": student(corrupted["004"] - corrupted["001"]), "capacity": student(corrupted["003"] - corrupted["004"]),
             "recall:003": student([rates(at(r, 1.0))["identity"] for r in by["003"]]),
             "unseen:003": student([rates(r["unseen"])["lift"] for r in by["003"]]),
             "bits": (sum(r["bits_changed"] for r in file.of("overfit")), None, None, len(file.of("overfit"))),
             "ppl:003": student([cost_of_adapter(r) for r in by["003"]])}
-    if by["004"][0]["steps"] > by["001"][0]["steps"]:  # otherwise they are the same launch twice
-        out["steps"] = student(corrupted["004"] - corrupted["001"])
     return out
 
 

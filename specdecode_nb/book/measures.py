@@ -39,7 +39,7 @@ def speeds(rows: Sequence[dict]) -> pd.DataFrame:
 
 
 def fastest(rows: Sequence[dict], arms: Sequence[str]) -> str:
-    return max((a for a in arms if arm_rows(rows, a)), key=lambda a: st.median_of(arm_rows(rows, a), st.tokens_per_second))
+    return max((a for a in arms if arm_rows(rows, a)), key=lambda a: rate_of(rows, a))
 
 
 def acceptance_of(rows: Sequence[dict], arm: str) -> float:
@@ -102,13 +102,17 @@ def student(values: Sequence[float], unit: str = "seed") -> Found:
     return float(x.mean()), float(x.mean() - half), float(x.mean() + half), n
 
 
-def span(found: Found, fmt: str = "+.3f") -> str:
-    """A value with its interval."""
-    return f"{found[0]:{fmt}}" + (f" [{found[1]:{fmt}}, {found[2]:{fmt}}]" if found[1] is not None else "")
+def span(found: Found, fmt: str = "+.3f", unit: str = "") -> str:
+    """A value, its unit and its interval."""
+    return f"{found[0]:{fmt}}{unit}" + (f" [{found[1]:{fmt}}, {found[2]:{fmt}}]" if found[1] is not None else "")
+
+
+def beyond_one_ulp(file: RowFile) -> Found:
+    """Rows of drafting arms whose divergence from plain decoding is beyond arithmetic."""
+    checked = [r for r in file.of("decode") if r["arm"] != "ar"]
+    return st.audit(checked)["beyond one ULP"], None, None, len(checked)
 
 
 def gathered(file: RowFile, *parts: Callable[[RowFile], dict[str, Found]]) -> dict[str, Found]:
     """The metrics of every part, and the rows whose divergence is beyond arithmetic."""
-    checked = [r for r in file.of("decode") if r["arm"] != "ar"]
-    beyond = st.audit(checked)["beyond one ULP"], None, None, len(checked)
-    return {name: value for part in parts for name, value in part(file).items()} | {"beyond_one_ulp": beyond}
+    return {name: value for part in parts for name, value in part(file).items()} | {"beyond_one_ulp": beyond_one_ulp(file)}

@@ -37,7 +37,7 @@ def found(name: str, file: RowFile) -> tuple[str, str]:
     short = (", a reduced run" if file.config.get("reduced") else "") + (f", {mark}" if mark else "")
     if name in JUDGES:
         judged = JUDGES[name](file)
-        words, late = Counter(o.word.split(":")[0] for o in judged), sum(criteria.LATER in o.criterion.statement for o in judged)
+        words, late = Counter(o.word.split(":")[0] for o in judged), sum(o.criterion.late for o in judged)
         text = FINDINGS[name]({o.criterion.id: o for o in judged}) if name in FINDINGS else name
         text += f"; {REMARKS[name](file)}" if name in REMARKS else ""
         return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable" + (f", {late} of them added after the rows" if late else "")

@@ -16,7 +16,7 @@ import pandas as pd
 from IPython.display import display
 
 from .. import paths
-from ..criteria import AFTERWARDS, FAILS, HOLDS, LATER, Criteria, Outcome, load
+from ..criteria import AFTERWARDS, FAILS, HOLDS, Criteria, Outcome, load
 from ..errors import BadInput, nearest
 from ..records import RowFile, load_rows, sha256
 from . import acts, figures, overview, palette, tables, trained
@@ -317,7 +317,7 @@ class Page:
         for key, n in (("hold", words.count(HOLDS)), ("fail", len(failed)), ("open", len(words) - words.count(HOLDS) - len(failed))):
             self.number(f"{prefix}_{key}", n, "d", "hypotheses", (file or self.rows).name)
         self.say(f"Of these hypotheses [[{prefix}_hold]] hold here; [[{prefix}_fail]] failed, and [[{prefix}_open]] could not be decided from these rows."
-                 + (f" Of the rules {late} came after the committed rows." if (late := sum(LATER in o.criterion.statement for o in outcomes)) else "")
+                 + (f" Of the rules {late} came after the committed rows." if (late := sum(o.criterion.late for o in outcomes)) else "")
                  + "".join(f"\n- **{o.criterion.statement}** failed: {o.text}, while the rule asks for {o.criterion.rule}." for o in failed))
         if afterwards := load((file or self.rows).act).design.get(AFTERWARDS):
             self.say(f"**Changed after rows had been read.** {afterwards}")

@@ -129,8 +129,7 @@ def between(file: RowFile, one: str, other: str, **which) -> Found:
 
 def remark(file: RowFile) -> str:
     """What belongs beside the primary outcome and no rule judges: the same comparison by cross entropy."""
-    value, low, high, *_ = between(file, "E", "D", value=nats)
-    return f"by cross entropy, which no rule judges, semantic less permuted {value:+.2f} nats" + (f" [{low:+.2f}, {high:+.2f}]" if low is not None else "") + ", lower being better"
+    return f"by cross entropy, which no rule judges, semantic less permuted {measures.span(between(file, 'E', 'D', value=nats), '+.2f', ' nats')}, lower being better"
 
 
 def decisive(file: RowFile) -> list[dict]:

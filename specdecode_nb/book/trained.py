@@ -14,7 +14,7 @@ from .. import criteria
 from .. import statistics as st
 from ..records import RowFile
 from . import replicates
-from .measures import RESAMPLES, Found, acceptance_of, more, over_prompts, prefix_of, rate_of, ratio, tpf_of
+from .measures import RESAMPLES, Found, acceptance_of, beyond_one_ulp, more, over_prompts, prefix_of, rate_of, ratio, tpf_of
 from .palette import label
 from .sweep import arm_rows, frame
 from .verdicts import paying_slots
@@ -114,11 +114,11 @@ def best_of(rows: Sequence[dict], arms: Sequence[str], statistic: Callable) -> s
 
 def integrity(file: RowFile) -> dict[str, Found]:
     """What every training Act must keep; a digest that changed would have voided the rows."""
-    drafted, launches = [r for r in file.of("decode") if r["arm"] != "ar"], file.of("launch")
+    launches = file.of("launch")
     trained = launches[0]["trained"]
     return {"seed_rows_changed": (sum(r["seed_rows_changed"] for r in file.of("forced")), None, None, sum(r["seed_rows_compared"] for r in file.of("forced"))),
             "foreign": (sum(r["foreign"] for r in launches), None, None, len(launches)),
-            "beyond_one_ulp": (st.audit(drafted)["beyond one ULP"], None, None, len(drafted)),
+            "beyond_one_ulp": beyond_one_ulp(file),
             "share": (100 * trained / (trained + file.provenance["target"]["parameters"]), None, None, trained)}
 
 

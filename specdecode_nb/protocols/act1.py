@@ -143,7 +143,7 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """Measure Act I and write a row file beside ``journal``; a launch that was finished is not trained again.
 
     Args:
-        params: target, seeds (number), steps (at most), draws, lr, quick.
+        params: target, seeds (number), share (of the published steps), draws, lr, quick.
         progress: called with (rows done, rows in all, label).
     Returns:
         The path of the finished row file.
@@ -152,8 +152,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     target = load_target(params["target"], "float32")
     seeds = [FIRST_SEED + i for i in range(params["seeds"])]
-    runs = {name: replace(run, steps=min(run.steps, params["steps"])) for name, run in RUNS.items()}
-    config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"] or params["steps"] < max(run.steps for run in RUNS.values()), "seeds": seeds, "lr": params["lr"], "warmup": WARMUP,
+    runs = {name: replace(run, steps=max(1, round(params["share"] * run.steps))) for name, run in RUNS.items()}
+    config = {"target": params["target"], "dtype": "float32", "reduced": params["quick"] or params["share"] < 1, "seeds": seeds, "lr": params["lr"], "warmup": WARMUP,
               "runs": {name: asdict(run) for name, run in runs.items()}, "prefix": PREFIX, "canvas": CANVAS, "examples": EXAMPLES,
               "highest": HIGHEST, "levels": list(LEVELS), "draws": params["draws"], "forwards": FORWARDS, "criteria": criteria.load(ACT).rules}
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
