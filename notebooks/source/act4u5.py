@@ -665,8 +665,8 @@ if here:
         page.number(f"here_three_{change}", sum(bands) / len(bands) if bands else 0.0, ".4f", "tokens", page.rows.name)
         page.number(f"here_over_{change}", sum(b > limit for b in bands), "d", "threes", page.rows.name)
         page.number(f"here_threes_{change}", len(bands), "d", "threes", page.rows.name)
-    page.say("A band, largest less smallest, grows with the number of launches; the published one is of three. In the mean over all threes of launches that differ by seed it is [[here_three_seed]] tokens, above the floor of [[here_floor]] in "
-             "[[here_over_seed]] of [[here_threes_seed]]; where they differ by rounding [[here_three_rounding]], above it in [[here_over_rounding]] of [[here_threes_rounding]]. The rules on bands below take all launches together, so a band above the floor there says less than it seems.")
+    page.say("A band, largest less smallest, grows with the number of launches; the published one is of three. The mean band of all threes of launches that differ by seed is [[here_three_seed]] tokens, and [[here_over_seed]] of the [[here_threes_seed]] threes exceed the "
+             "floor of [[here_floor]]; where launches differ by rounding it is [[here_three_rounding]], and [[here_over_rounding]] of [[here_threes_rounding]] exceed it. The rules on bands below take all launches together, so a band above the floor there says less than it seems.")
     drifted = [r["distance"] for r in replicates.ended(page.rows) if r["change"] == "rounding" and not r["arm"].startswith("only_")]
     page.number("here_soon", replicates.changed(page.rows)["relative distance"].iloc[replicates.INGREDIENTS.index("rounding")], ".1e", "relative", page.rows.name)
     for name, value in (("least", min(drifted)), ("most", max(drifted))):
