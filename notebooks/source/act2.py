@@ -32,6 +32,7 @@ adapter = "all"           # what the adapter is put on: attention, as published,
 windows = 128             # held-out windows of 16 clean and 32 noisy rows
 train_windows = 1500      # windows to train on
 extra = False             # True: two more arms, the control exactly as published and a gate from one half
+part = "conditioned"      # what measure=True measures: the arms with a timestep conditioner, as published, or without one ("bare")
 measure = False           # True: measure again; False: draw from recorded rows
 quick = False             # True: a short measurement whose captions say that it is one
 rows = ""                 # row file; empty: the committed one of the target

@@ -286,6 +286,7 @@ REVERSED = (
     Param("windows", int, 128, "held-out windows of 16 clean and 32 noisy rows", "", 3, 100000),
     Param("train_windows", int, 1500, "windows to train on", "", 4, 1000000),
     Param("extra", bool, False, "two more arms: the shuffled control exactly as published, and a gate that starts at one half"),
+    Param("part", str, "conditioned", "what to measure: the arms with a timestep conditioner, as published, or without one", choices=("conditioned", "bare")),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
 OVERFIT = (
@@ -322,7 +323,8 @@ ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
 
 ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act1": Act("act1", OVERFIT, "specdecode_nb.protocols.act1:measure", {"seeds": 1, "share": 0.15, "draws": 2}),
-    "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100}),
+    "act2": Act("act2", REVERSED, "specdecode_nb.protocols.act2:measure", {"seeds": 1, "steps": 20, "windows": 16, "train_windows": 100},
+                {"bare": "specdecode_nb.protocols.act2:bare"}),
     "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 6, "bias_steps": 2, "windows": 1, "prompts": 1}),
     "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
                  {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),

@@ -3,13 +3,13 @@
 A launch is one training run of one arm at one seed; all arms of a seed share the first adapter, the windows, their order and their
 noise, so that they can be compared in pairs. All launches are judged on the same held-out windows under the same noise. Rows:
 ``reverse_windows`` (what the noise changed), ``gate_sweep`` (before any training), and for each launch its ``reverse_score`` rows by noise level and then
-``reverse_launch``. A killed run goes on from its last finished launch.
+``reverse_launch``. A killed run goes on from its last finished launch. ``part=bare`` trains the same arms without the timestep conditioner, and the causal one with it.
 """
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ from ..train.denoise import ATTENTION, EVAL_CANVAS, Denoiser, canvas_loss, in_tu
 from ..train.loop import Loop
 from .common import journal_of, keeper
 
-ACT = "act2"
+ACT, BARE = "act2", "act2_bare"
 TEXT = f"denoise/{ACT}"  # what its documents are drawn by
 PREFIX, CANVAS = 16, 32  # rows, as published
 LEVELS, SWEPT = (0.5, 0.75, 0.9), 0.5
@@ -41,13 +41,15 @@ ARMS = {"A": Mixing(), "B": Mixing("constant", 0.5), "C": Mixing("constant", 0.5
         "E": Mixing("scalar", 0.95)}
 EXTRA = {"C_fixed": Mixing("constant", 0.95, "shuffled"), "E_half": Mixing("scalar", 0.5)}
 """The published control as it was (one permutation for good, nearly causal gate), and a gate that starts where arm B stays."""
+CONDITIONED = {"A_conditioned": Mixing()}  # beside arms without a conditioner: the causal one with it
 
 
 @dataclass(frozen=True)
 class Recipe(denoise.Recipe):
-    """``adapter``: what it is put on, "attention" as published or "all"."""
+    """``adapter``: what it is put on, "attention" as published or "all". ``conditioner``: of the noise level, free in size, as published."""
 
     adapter: str = "all"
+    conditioner: bool = True
 
 
 def allowed(name: str) -> bool:
@@ -57,7 +59,7 @@ def allowed(name: str) -> bool:
 
 def build(target: Target, mixing: Mixing, recipe: Recipe) -> tuple[Denoiser, Canvas, list[BidirectionalDeltaNet]]:
     """A denoiser over the weights of ``target`` with a second pass, and what its layers share."""
-    model, canvas = Denoiser(target, recipe.rank, ADAPTERS[recipe.adapter], recipe.scale, seed=recipe.seed), Canvas(PREFIX)
+    model, canvas = Denoiser(target, recipe.rank, ADAPTERS[recipe.adapter], recipe.scale, recipe.conditioner, seed=recipe.seed), Canvas(PREFIX)
     return model, canvas, install(model.adapted, mixing, canvas)
 
 
@@ -107,7 +109,8 @@ def score(model: Denoiser, canvas: Canvas, arm: str, text: np.ndarray, level: fl
 
 def launch(target: Target, arm: str, recipe: Recipe, text: np.ndarray, held_out: np.ndarray) -> Iterator[dict]:
     """Train one arm at one seed; its score rows, then its launch row. One that becomes unstable has no scores and says why."""
-    model, canvas, layers = build(target, (ARMS | EXTRA)[arm], recipe)
+    recipe = replace(recipe, conditioner=recipe.conditioner or arm in CONDITIONED)
+    model, canvas, layers = build(target, (ARMS | EXTRA | CONDITIONED)[arm], recipe)
 
     def loss(model, step, ids, clean, t):
         shuffle(canvas, arm, recipe.seed, step)
@@ -130,10 +133,10 @@ def launch(target: Target, arm: str, recipe: Recipe, text: np.ndarray, held_out:
            "digest": model.fingerprint()}
 
 
-def sweep(target: Target, recipe: Recipe, held_out: np.ndarray, done: set) -> Iterator[dict]:
+def sweep(target: Target, recipe: Recipe, held_out: np.ndarray, gates: Sequence[float], done: set) -> Iterator[dict]:
     """Before any training: the loss by where the second output comes from and by how much of it is mixed in."""
     for condition in CONDITIONS:
-        for gate in GATES:
+        for gate in gates:
             if (condition, gate) not in done:
                 model, canvas, _ = build(target, Mixing("constant", gate, condition), recipe)
                 nats = score(model, canvas, "untrained", held_out, SWEPT, target.vocab_size)["nats"]
@@ -151,24 +154,34 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     Raises:
         BadInput: before anything is trained, if an input does not fit.
     """
-    target = load_target(params["target"], "float32")
-    arms, seeds = ARMS | (EXTRA if params["extra"] else {}), [FIRST_SEED + i for i in range(params["seeds"])]
-    recipe = lambda seed: Recipe(seed, *(params[name] for name in ("steps", "batch", "lr")), adapter=params["adapter"])  # noqa: E731
+    return arms_of(ACT, params, ARMS | (EXTRA if params["extra"] else {}), FIRST_SEED, journal, progress, resume)
+
+
+def bare(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
+    """The arms without a timestep conditioner, and the causal one with it; seeds from the second on. Otherwise as :func:`measure`."""
+    return arms_of(BARE, params, ARMS | (EXTRA if params["extra"] else {}) | CONDITIONED, FIRST_SEED + 1, journal, progress, resume)
+
+
+def arms_of(act: str, params: dict, arms: dict[str, Mixing], first: int, journal: Path, progress, resume: bool) -> Path:
+    """Train and judge ``arms`` under the rules of ``act``; seeds from ``first`` on."""
+    target, seeds = load_target(params["target"], "float32"), [first + i for i in range(params["seeds"])]
+    recipe = lambda seed: Recipe(seed, *(params[name] for name in ("steps", "batch", "lr")), adapter=params["adapter"], conditioner=act == ACT)  # noqa: E731
+    gates = GATES if act == ACT else ()  # a conditioner begins at zero, so that before training there is nothing to compare
     text = windows(target, params["train_windows"], PREFIX + CANVAS, TEXT)
     held_out = windows(target, params["windows"], PREFIX + CANVAS, TEXT, held_out=True, apart=APART)
     config = {name: params[name] for name in ("target", "windows", "train_windows")} | {"reduced": params["quick"], "dtype": "float32", "seeds": seeds, "arms": list(arms),
-              "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(GATES), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED, "apart": APART, "forward": BATCH,
+              "mixing": {arm: asdict(m) for arm, m in arms.items()}, "levels": list(LEVELS), "gates": list(gates), "prefix": PREFIX, "canvas": CANVAS, "eval_seed": EVAL_SEED, "apart": APART, "forward": BATCH,
               "recipe": {k: v for k, v in asdict(recipe(0)).items() if k != "seed"}, "loss": "changed rows of the canvas",
               "text": {name: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for name, ids in (("train", text), ("held_out", held_out))},
-              "criteria": criteria.load(ACT).rules}
-    total = len(LEVELS) + len(CONDITIONS) * len(GATES) + len(seeds) * len(arms) * (len(LEVELS) + 1)
-    with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
+              "criteria": criteria.load(act).rules}
+    total = len(LEVELS) + len(CONDITIONS) * len(gates) + len(seeds) * len(arms) * (len(LEVELS) + 1)
+    with journal_of(act, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
         keep = keeper(rows, total, progress)
         have = {(r["kind"], *(r.get(name) for name in ("arm", "seed", "level"))) for r in rows}
         changed = lambda level: (held_out_noise(held_out, level, target.vocab_size) != mx.array(held_out[:, PREFIX:])).sum(axis=-1).tolist()  # noqa: E731
         keep({"kind": "reverse_windows", "level": level, "canvas": CANVAS, "changed": changed(level)}
              for level in LEVELS if ("reverse_windows", None, None, level) not in have)
-        keep(sweep(target, recipe(FIRST_SEED), held_out, {(r["condition"], r["gate"]) for r in rows if r["kind"] == "gate_sweep"}))
+        keep(sweep(target, recipe(FIRST_SEED), held_out, gates, {(r["condition"], r["gate"]) for r in rows if r["kind"] == "gate_sweep"}))
         for seed in seeds:
             for arm in arms:
                 if ("reverse_launch", arm, seed, None) not in have:  # its scores may be there already: the launch is made again and gives the same
