@@ -31,6 +31,7 @@ lr = 0.001              # learning rate
 heart_steps = 150       # training steps of a launch of stage 1
 windows = 64            # held-out windows of each seed
 train_windows = 1500    # windows to train on
+part = "stages"         # what measure=True measures: the three stages, or the decisive launches without a timestep conditioner ("bare")
 measure = False         # measure again; otherwise draw from recorded rows
 quick = False           # a short measurement whose captions say that it is one
 rows = ""               # row file to draw from; empty: the committed one of the target
@@ -183,7 +184,8 @@ page.verdict()
 # - **D** exchanges *tokens* between the buckets of E, so that no token keeps its state, every state has exactly as many tokens, and the entropy over running text is that of E
 #   to within 0.005 bits. A permutation of the names of the states alone would have compared nothing.
 # - **A seed is a whole replicate**: its own clustering, permutation, first adapter, order of the text, noise and held-out windows. Within a seed all launches share these, so E less D
-#   is taken window by window; between seeds nothing is shared, so an interval over seeds holds for other texts and other permutations too.
+#   is taken window by window. Seeds share the windows that are trained on, and with them the frequencies of tokens that every alphabet is made by: an interval over seeds holds for other held-out texts,
+#   clusterings and permutations, not for another corpus.
 # - **11 runs** we read as five conditions with and without the second pass, and E with a shuffled one.
 
 # %%

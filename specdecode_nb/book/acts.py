@@ -317,6 +317,7 @@ SYMBOLS = (
     Param("heart_steps", int, 150, "training steps of a launch of stage 1, which learns one batch by heart", "steps", 1, 100000),
     Param("windows", int, 64, "held-out windows of each seed, 16 clean and 32 canvas rows", "", 3, 100000),
     Param("train_windows", int, 1500, "windows to train on", "", 16, 1000000),
+    Param("part", str, "stages", "what to measure: the three stages, or the decisive launches again without a timestep conditioner", choices=("stages", "bare")),
     *(p for p in MEASURED if p.name in ("measure", "quick", "rows")),
 )
 ROWS_ONLY = tuple(p for p in MEASURED if p.name in ("target", "rows"))
@@ -327,7 +328,7 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
                 {"bare": "specdecode_nb.protocols.act2:bare"}),
     "act3": Act("act3", MASKED, "specdecode_nb.protocols.act3:measure", {"steps": 6, "bias_steps": 2, "windows": 1, "prompts": 1}),
     "act4n": Act("act4n", SYMBOLS, "specdecode_nb.protocols.act4n:measure",
-                 {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}),
+                 {"seeds": 1, "steps": 8, "heart_steps": 8, "windows": 8, "train_windows": 100}, {"bare": "specdecode_nb.protocols.act4n:bare"}),
     "act4s": Act("act4s", MEASURED, "specdecode_nb.protocols.act4s:measure",
                  {"tokens": 64, "repeats": 1, "prompts": 9, "block_sizes": [1, 2, 4, 8], "rest_prompts": 3, "policy_prompts": 3, "lengths": [64, 128],
                   "contexts": [512, 2048]}, {"rest": "specdecode_nb.protocols.act4s_rest:measure"}),

@@ -5,6 +5,7 @@ every launch shares all of these, so that E less D is a number for each window, 
 Of the original only the stages, 11 runs and "E against D" are known. Our 11 runs are five conditions with and without the second pass, and E
 with a shuffled one. The first ``full`` seeds run all of them, the others the five that the decision needs.
 Rows: ``alphabet``, ``state_check``, ``state_told`` (before training), and for each launch its ``state_score`` rows and then ``state_launch``.
+``part=bare`` makes the launches that the decision needs again without the timestep conditioner, beside a table of the states (``state_table`` rows).
 """
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from ..targets import Target, load_target, mx
 from ..train import alphabet as symbols
 from ..train.alphabet import CONDITIONS, STATES, Alphabet
 from ..train.corpus import windows
-from ..train.states import ARMS, CANVAS, GATE, LEVELS, PREFIX, Recipe, nats, score, told, training
+from ..train.states import ARMS, CANVAS, GATE, LEVELS, PREFIX, Recipe, by_table, nats, score, told, training
 from . import act4n_checks as checks
 from .common import journal_of, keeper
 
-ACT = "act4n"
+ACT, BARE = "act4n", "act4n_bare"
 TEXT = f"denoise/{ACT}"  # what its documents are drawn by
 FIRST_SEED = 20260901  # the day on which the Act was paused
 DECISIVE = (("D", "causal"), ("E", "causal"), ("D", "aligned"), ("E", "aligned"), ("E", "shuffled"))
@@ -95,6 +96,36 @@ def key(row: dict) -> tuple:
     return tuple(row.get(name) for name in ("kind", "stage", "check", "condition", "arm", "seed", "level"))
 
 
+def bench(act: str, params: dict, launches: list[tuple[str, str, int]]) -> tuple:
+    """What both parts begin with: target, training text, held-out windows by seed, seeds, recipe of the first seed, and what the row file says of them."""
+    target, seeds = load_target(params["target"], "float32"), seeds_of(params)
+    text = windows(target, params["train_windows"], PREFIX + CANVAS, TEXT)
+    held_out = {seed: windows(target, params["windows"], PREFIX + CANVAS, f"{TEXT}/{seed}", held_out=True, apart=APART) for seed in seeds}
+    recipe = Recipe(FIRST_SEED, *(params[name] for name in ("steps", "batch", "lr")), conditioner=act == ACT)
+    digest = lambda ids: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()  # noqa: E731
+    return target, text, held_out, seeds, recipe, {name: params[name] for name in ("target", "windows", "train_windows")} | {
+        "reduced": params["quick"], "dtype": "float32", "seeds": seeds, "runs": [list(run) for run in launches], "conditions": dict(CONDITIONS),
+        "arms": list(ARMS), "gate": GATE, "levels": list(LEVELS), "states": STATES, "near": symbols.NEAR, "prefix": PREFIX, "canvas": CANVAS, "apart": APART,
+        "recipe": {k: v for k, v in asdict(recipe).items() if k != "seed"}, "loss": "corrupted positions of the canvas",
+        "text": {"train": digest(text), **{f"held_out/{seed}": digest(ids) for seed, ids in held_out.items()}}, "criteria": criteria.load(act).rules}
+
+
+def bare(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
+    """The decisive launches of Stage 2 without a timestep conditioner, and what a table of the states reads out; otherwise as :func:`measure`."""
+    launches = [(*run, seed) for seed in seeds_of(params) for run in DECISIVE]
+    target, text, held_out, seeds, recipe, config = bench(BARE, params, launches)
+    with journal_of(BARE, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
+        keep, have = keeper(rows, len(seeds) * 2 * len(LEVELS) + len(launches) * (len(LEVELS) + 1), progress), {key(r) for r in rows}
+        new = lambda found: keep(r for r in found if key(r) not in have)  # noqa: E731
+        alphabets = {seed: alphabet_of(target, text, seed) for seed in seeds}
+        new({"kind": "state_table", "condition": c, "seed": seed, **by_table(alphabets[seed].labels(c), text, seed, held_out[seed], level)}
+            for seed in seeds for c in "DE" for level in LEVELS)
+        for condition, arm, seed in launches:
+            if ("state_launch", 2, None, condition, arm, seed, None) not in have:
+                new(launch(target, alphabets[seed], 2, condition, arm, replace(recipe, seed=seed), text, held_out[seed]))
+    return journal.with_suffix(".json")
+
+
 def measure(params: dict, journal: Path, progress: Callable[[int, int, str], None] | None = None, resume: bool = False) -> Path:
     """Measure Act IV-N and write a row file beside ``journal``; a launch that was finished is not trained again.
 
@@ -110,16 +141,8 @@ def measure(params: dict, journal: Path, progress: Callable[[int, int, str], Non
     """
     if params["full"] > params["seeds"]:
         raise BadInput(f"full is {params['full']}, but there are only {params['seeds']} seeds; give as many seeds or fewer full ones.")
-    target, seeds = load_target(params["target"], "float32"), seeds_of(params)
-    text = windows(target, params["train_windows"], PREFIX + CANVAS, TEXT)
-    held_out = {seed: windows(target, params["windows"], PREFIX + CANVAS, f"{TEXT}/{seed}", held_out=True, apart=APART) for seed in seeds}
-    recipe = Recipe(FIRST_SEED, *(params[name] for name in ("steps", "batch", "lr")))
-    digest = lambda ids: hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()  # noqa: E731
-    config = {name: params[name] for name in ("target", "full", "windows", "train_windows", "heart_steps")} | {
-        "reduced": params["quick"], "dtype": "float32", "seeds": seeds, "runs": [list(run) for run in runs(params)], "conditions": dict(CONDITIONS),
-        "arms": list(ARMS), "gate": GATE, "levels": list(LEVELS), "states": STATES, "near": symbols.NEAR, "prefix": PREFIX, "canvas": CANVAS, "apart": APART,
-        "checks": list(checks.CHECKS), "recipe": {k: v for k, v in asdict(recipe).items() if k != "seed"}, "loss": "corrupted positions of the canvas",
-        "text": {"train": digest(text), **{f"held_out/{seed}": digest(ids) for seed, ids in held_out.items()}}, "criteria": criteria.load(ACT).rules}
+    target, text, held_out, seeds, recipe, config = bench(ACT, params, runs(params))
+    config |= {name: params[name] for name in ("full", "heart_steps")} | {"checks": list(checks.CHECKS)}
     total = len(checks.CHECKS) + len(CONDITIONS) + 3 * len(seeds) + len(runs(params)) * (len(LEVELS) + 1)
     with journal_of(ACT, journal, target, SimpleNamespace(name="none"), config, resume) as rows:
         keep, have = keeper(rows, total, progress), {key(r) for r in rows}

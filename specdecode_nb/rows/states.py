@@ -70,13 +70,11 @@ class StateLaunchRow(Row):
         return self
 
 
-class StateScoreRow(Row):
-    """One launch on the held-out windows of its seed at one noise level: of ``hidden`` corrupted positions those read out right, and their mean
-    cross-entropy (nats), one entry a window."""
+class StateTableRow(Row):
+    """A readout without a model on the held-out windows of one seed at one noise level: the most frequent training token of the state shown. Fields as in a score row."""
 
-    kind: Literal["state_score"]
+    kind: Literal["state_table"]
     condition: str
-    arm: str
     seed: Count
     level: Share
     hidden: Some
@@ -88,6 +86,14 @@ class StateScoreRow(Row):
         if not 0 < len(self.right) == len(self.nats) or max(self.right) > self.hidden:
             raise ValueError(f"{len(self.right)} counts and {len(self.nats)} losses, {self.hidden} hidden positions")
         return self
+
+
+class StateScoreRow(StateTableRow):
+    """One launch on the held-out windows of its seed at one noise level: of ``hidden`` corrupted positions those read out right, and their mean
+    cross-entropy (nats), one entry a window."""
+
+    kind: Literal["state_score"]
+    arm: str
 
 
 class StateToldRow(Row):
@@ -109,4 +115,4 @@ class StateToldRow(Row):
 
 
 ROWS: dict[str, type[Row]] = {"alphabet": AlphabetRow, "state_check": StateCheckRow, "state_launch": StateLaunchRow, "state_score": StateScoreRow,
-                             "state_told": StateToldRow}
+                             "state_table": StateTableRow, "state_told": StateToldRow}

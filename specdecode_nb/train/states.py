@@ -6,6 +6,7 @@ there. In drafting (Act IV-U) such states could not be used, since they are a fu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..backend import mx, nn  # isort: skip
 
@@ -16,9 +17,10 @@ from ..lora import PUBLISHED
 from ..streams import DATA_SAMPLING
 from ..targets import Target
 from . import alphabet as symbols
+from . import denoise
 from .alphabet import Alphabet, SideTable
 from .bidirectional import Canvas, Mixing, install
-from .denoise import Denoiser, Recipe, in_turn
+from .denoise import Denoiser, in_turn
 from .loop import Loop
 
 PREFIX, CANVAS = 16, 32  # rows, as in Act II
@@ -33,9 +35,16 @@ def allowed(name: str) -> bool:
     return name.endswith(("lora_a", "lora_b")) or name.startswith("time.") or name == "states.side"
 
 
+@dataclass(frozen=True)
+class Recipe(denoise.Recipe):
+    """``conditioner``: of the noise level, free in size, as in Act II."""
+
+    conditioner: bool = True
+
+
 def build(target: Target, alphabet: Alphabet, arm: str, recipe: Recipe) -> tuple[Denoiser, Canvas]:
     """A denoiser over the target's weights that embeds the states, and what its second pass needs to know. The condition changes nothing in it."""
-    model, canvas = Denoiser(target, recipe.rank, PUBLISHED, recipe.scale, seed=recipe.seed), Canvas(PREFIX)
+    model, canvas = Denoiser(target, recipe.rank, PUBLISHED, recipe.scale, recipe.conditioner, seed=recipe.seed), Canvas(PREFIX)
     model.states = SideTable(tower(target.model).embed_tokens, alphabet.vocab, alphabet.states, recipe.seed)
     model._embed = lambda ids: model.states(ids)
     install(model.adapted, ARMS[arm], canvas)
@@ -86,16 +95,36 @@ def score(model: Denoiser, canvas: Canvas, alphabet: Alphabet, condition: str, s
 
     Exactly round(level C) positions of each window are corrupted, the same ones in every condition and arm.
     """
+    def read(first, ids, hit, what):
+        canvas.shuffle(CANVAS, seed, -1 - first)
+        return nats(model, shown(alphabet, condition, ids, hit, what), ids[:, PREFIX:], mx.full((len(ids),), level))
+
+    return scored(read, seed, text, level)
+
+
+def scored(read: Callable[..., tuple[mx.array, mx.array]], seed: int, text: np.ndarray, level: float) -> dict:
+    """The entries of :func:`score` for ``read(first, ids, hit, key)``, which gives nats and hits of every canvas row as :func:`nats` does."""
     found = {"right": [], "nats": []}
     for first in range(0, len(text), BATCH):
         ids = mx.array(text[first : first + BATCH])
         where, what = symbols.keys(seed, LEVELS.index(level) * len(text) + first, held_out=True)
         hit = symbols.exactly((len(ids), CANVAS), level, where)
-        canvas.shuffle(CANVAS, seed, -1 - first)
-        loss, right = nats(model, shown(alphabet, condition, ids, hit, what), ids[:, PREFIX:], mx.full((len(ids),), level))
+        loss, right = read(first, ids, hit, what)
         found["right"] += (right & hit).sum(axis=-1).tolist()
         found["nats"] += [round(v, 4) for v in ((loss * hit).sum(axis=-1) / hit.sum(axis=-1)).tolist()]
     return {"level": level, "hidden": round(level * CANVAS), **found}
+
+
+def by_table(labels: np.ndarray, trained_on: np.ndarray, seed: int, text: np.ndarray, level: float) -> dict:
+    """The entries of :func:`score` for a readout without a model: of the tokens of the state shown, the most frequent one of the training text.
+
+    Its probabilities are the frequencies within the state, one added to each count.
+    """
+    count = np.bincount(trained_on.ravel(), minlength=len(labels)) + 1.0
+    share = count / np.bincount(labels, weights=count)[labels]
+    best = np.array([max(np.flatnonzero(labels == s), key=lambda i: count[i], default=-1) for s in range(labels.max() + 1)])
+    loss, right = mx.array(-np.log(share).astype(np.float32)), mx.array(best[labels] == np.arange(len(labels)))
+    return scored(lambda first, ids, hit, what: (loss[ids[:, PREFIX:]], right[ids[:, PREFIX:]]), seed, text, level)
 
 
 def told(target: Target, labels: np.ndarray, states: int, text: np.ndarray) -> dict:
