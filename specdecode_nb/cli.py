@@ -121,8 +121,10 @@ def run(options) -> int:
         raise BadInput(f"No Act is named; `{PROGRAM} list` lists them.")
     act = acts.get(options.act)
     if options.help:
-        print(f"usage: {PROGRAM} run {act.id} [-p NAME=VALUE]... [--out DIR] [--resume]\n\nparameters, with their defaults:")
+        print(f"usage: {PROGRAM} run {act.id} [-p NAME=VALUE]... [--out DIR] [--resume] [--download]\n\nparameters, with their defaults:")
         print("\n".join(f"  {p.describe()}" for p in act.params) or "  none")
+        if act.reduced:
+            print("quick=true stands for " + ", ".join(f"{name}={acts.text_of(value)}" for name, value in act.reduced.items()) + ", where these are not given")
         return 0
     named = act.parse(options.params)
     params = act.resolve(named)

@@ -104,6 +104,21 @@ def test_arms_of_one_seed_share_adapter_text_and_noise():
     assert (ids[:, : act2.PREFIX] == np.array([next(w for w in text() if np.array_equal(w[act2.PREFIX :], c)) for c in clean])[:, : act2.PREFIX]).all()
 
 
+def test_without_a_conditioner_and_the_causal_arm_with_it(tmp_path):
+    file = load_rows(act2.bare(PARAMS | {"extra": False}, tmp_path / "act2_bare.journal"))
+    launches = {r["arm"]: r for r in file.of("reverse_launch")}
+    assert list(launches) == [*act2.ARMS, "A_conditioned"] and {r["seed"] for r in launches.values()} == {act2.FIRST_SEED + 1} and len(file.rows) == 3 + 6 * 4
+    held_out = act2.windows(hybrid(), 4, act2.PREFIX + act2.CANVAS, act2.TEXT, held_out=True, apart=act2.APART)
+    usual = list(act2.launch(hybrid(), "A", replace(RECIPE, seed=act2.FIRST_SEED + 1), text(), held_out))
+    apart = lambda r: {k: v for k, v in r.items() if k not in ("seconds", "arm")}  # noqa: E731
+    assert [apart(r) for r in file.rows if r.get("arm") == "A_conditioned"] == [apart(r) for r in usual]
+    model = act2.build(hybrid(), act2.ARMS["A"], replace(RECIPE, conditioner=False))[0]
+    assert "time" not in model and "time" in act2.build(hybrid(), act2.ARMS["A"], RECIPE)[0] and launches["A"]["trained"] == sum(v.size for v in model.trainable().values()) < usual[-1]["trained"]
+    assert needs.check(file) is file and file.config["recipe"]["conditioner"] is False and "does NOT" not in overview.found("act2_bare", file)[0]
+    with pytest.raises(BadInput, match="cannot be drawn as act2_bare"):
+        needs.check(replace(file, rows=[r for r in file.rows if r.get("arm") != "A_conditioned"]))
+
+
 def test_held_out_noise_is_one_for_all_and_of_the_level():
     wide = np.zeros((400, act2.PREFIX + act2.CANVAS), dtype=np.int32)
     for level in act2.LEVELS:
@@ -211,6 +226,14 @@ def test_verdicts_follow_the_rows():
     worse = invented({"A": [6, 4], "B": [4, 4], "C": [4, 4], "D": [2, 2], "E": [4, 4]})
     words = {o.criterion.id: o.word for o in reverse.outcomes(worse)}
     assert words["II-4"] == words["II-7"] == criteria.FAILS
+
+
+def test_the_conditioner_is_judged_by_what_the_canvas_adds():
+    file = invented({"A": [6, 2], "A_conditioned": [4, 4], "B": [6, 2], "C": [6, 2], "D": [6, 2], "E": [6, 2]})
+    file = replace(file, act="act2_bare", rows=[r for r in file.rows if r["kind"] != "gate_sweep"], config=file.config | {"criteria": criteria.load("act2_bare").rules})
+    judged = {o.criterion.id: o for o in reverse.outcomes(file)}
+    assert judged["IIb-2"].value == pytest.approx(100 * (3 / 4 - 1 / 8)) and judged["IIb-1"].value == pytest.approx(100 * ((3 - 2) / 4 - (1 - 2) / 8))
+    assert judged["IIb-1"].word == judged["IIb-2"].word == criteria.HOLDS and judged["IIb-4"].word == criteria.FAILS
 
 
 def test_unstable_launches_are_counted_and_left_out():

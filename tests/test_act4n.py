@@ -205,6 +205,37 @@ def test_every_rule_can_be_judged(measured):
     assert "states that name a semantic bucket" in overview.found("act4n", measured)[0]
 
 
+def stop_within(done, total, label):
+    """Between the scores of the first launch of the second part, after its six rows of the table."""
+    assert total == 6 + len(act4n.DECISIVE) * 4
+    if done == 8:
+        raise KeyboardInterrupt
+
+
+def test_without_a_conditioner_and_beside_a_table(tmp_path, monkeypatch, measured):
+    monkeypatch.setattr(act4n, "load_target", lambda name, dtype: hybrid())
+    journal = tmp_path / "act4n_bare.journal"
+    with pytest.raises(KeyboardInterrupt):
+        act4n.bare(PARAMS, journal, stop_within)
+    file = load_rows(act4n.bare(PARAMS, journal, resume=True))
+    assert len(file.rows) == len({act4n.key(r) for r in file.rows}) == 6 + len(act4n.DECISIVE) * 4 and needs.check(file) is file
+    assert not {r["trained"] for r in file.of("state_launch")} & {r["trained"] for r in measured.of("state_launch")}
+    assert {c.rule.metric for c in criteria.load("act4n_bare")} <= set(book.bare(file)) and "without the timestep conditioner" in overview.found("act4n_bare", file)[0]
+    assert [line["label"] for line in book.without(file)][:2] == ["E less D", "E less D, table"]
+    assert book.beside_table(file, measured)["readout"].tolist() == ["table of the states", "without conditioner", "with conditioner"]
+    assert len(book.beside_table(file, replace(measured, config=measured.config | {"windows": 1}))) == 2
+    with pytest.raises(BadInput, match="state_table rows with condition and seed and level D"):
+        needs.check(replace(file, rows=file.rows[1:]))
+
+
+def test_a_table_names_the_most_frequent_token_of_a_state():
+    labels, trained_on = np.array([0, 0, 1, 1]), np.array([[0, 1, 1, 3, 3, 3]])
+    row = states.by_table(labels, trained_on, 7, np.tile([0, 1, 2, 3], (3, 12)), 1.0)  # 16 clean and 32 canvas tokens a window, each token eight times
+    assert row["hidden"] == 32 and row["right"] == [16] * 3  # 1 and 3 are right, 0 and 2 never
+    counts = np.array([2, 3, 1, 4])
+    assert row["nats"] == pytest.approx([-np.log(counts / np.array([5, 5, 5, 5])).mean()] * 3, abs=1e-3)
+
+
 @pytest.mark.parametrize("statement, fault", [
     ("every state has as many tokens in D as in E", {"permuted": lambda a: np.zeros_like(a.permuted)}),
     ("no token keeps its state in D", {"permuted": lambda a: a.semantic}),

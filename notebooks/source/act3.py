@@ -320,6 +320,9 @@ if page.measured():
     page.say("Launches without a conditioner: [[n_seeds]], of [[n_steps]] steps, judged on [[n_windows]] windows." + (" **This is a reduced run**, shorter than the protocol asks for." if config["reduced"] else ""))
     stopped = [r for r in page.rows.of("masked_launch") if r["stopped"]]
     page.say("\n".join(f"- Launch {r['arm']} at seed {r['seed']} ended early and is not judged: {r['stopped']}" for r in stopped) or "No launch ended early.")
+    met = [f"- {r['arm']} at seed {r['seed']}, {text}" for r in page.rows.of("masked_launch") if r["stopped"] is None and (text := denoising.aborts(r))]
+    page.say("The published rules for aborting a run ended no launch here: all were trained to their last step and are judged there. By those rules, looked at where the canvas was, "
+             + ("these would have been aborted:\n\n" + "\n".join(met) if met else "none would have been aborted."))
     page.show(denoising.heldout_table(whole_runs), "measured-heldout", "Held-out result at the end, without a conditioner, by noise level",
               {"t": ".2f", "masked accuracy": ".1f", "canvas L1": ".3f", "cross entropy": ".3f", "visible preserved": ".1f", "visible, next token": ".1f"}, sources=[page.rows])
     page.told(judged, "1", "2", "3", "4", "5", "6", "7", "next-token")
@@ -328,7 +331,8 @@ if page.measured():
 if page.rows:
     passed = [judged[str(i)].word == criteria.HOLDS for i in range(1, 8)]
     page.number("seven_hold", sum(passed), "d", "", page.rows.name)
-    verdict = "SUCCESS" if all(passed) else "PARTIAL" if passed[0] and passed[2] and passed[4] else "FAILURE"
+    failed = [judged[i].word == criteria.FAILS for i in ("1", "3", "5")]
+    verdict = "SUCCESS" if all(passed) else "FAILURE" if any(failed) else "PARTIAL" if passed[0] and passed[2] and passed[4] else "not decided"
     page.number("seven_verdict", verdict, source=page.rows.name)
     reached = denoising.reached(judged.values())
     page.number("seven_reached", len(reached), "d", "", page.rows.name)
@@ -402,7 +406,7 @@ if page.rows:
 # ### The first run
 #
 # These rules were first judged on a shorter run with one seed. Its verdicts were known when the steps were raised towards the published ones, and seeds, windows and prompts for narrower intervals; rules and thresholds stayed. Both runs
-# stand side by side here. A verdict that changed is not of the length alone. But numbers that move with the steps say that a threshold reached or missed at one length tells little of another.
+# stand side by side, where these are the committed rows. A changed verdict can come from more steps, more seeds or more windows. But numbers that move with the steps say that a threshold reached or missed at one length tells little of another.
 
 # %%
 page.first_run(denoising.masked)

@@ -626,6 +626,10 @@ if here:
     fastest = table[~table["arm"].str.startswith("replay") & table["arm"].str.startswith("trained")].set_index("arm")["x plain"]
     page.number("here_best", fastest.max(), ".2f", "x plain", page.rows.name)
     page.number("here_best_replay", table[table["arm"].str.startswith("replay")]["x plain"].max(), ".2f", "x plain", page.rows.name)
+    plain_ = table[table["arm"].isin(["ar", "ar_mlx_lm"])]["TPF"]
+    if len(plain_):
+        page.number("here_plain_tpf", plain_.max(), ".3f", "tokens per forward", page.rows.name)
+        page.say("TPF counts the forward over the prompt too, so plain decoding itself is at [[here_plain_tpf]] here and not at 1, and every TPF of these short texts is as much below the formula of section 2. Acceptance divides by the slots that were offered, of which the last cycles of a text offer fewer than K-1.")
     page.say("The fastest width with kept states runs at [[here_best]] times plain decoding, the fastest with replay at [[here_best_replay]].")
     kinds = learned.frame([{"kind of text": kind.replace("_", " "), "K=2": measures.prefix_of(rows_, "trained_k2"), "K=4": measures.prefix_of(rows_, "trained_k4")} for kind, rows_ in statistics.by(page.rows.of("decode"), "category").items()],
                           **{"K=2": "tokens", "K=4": "tokens"})

@@ -53,7 +53,7 @@ frame, setup = page.published.frame, page.published.facts.setup
 rate = dict(zip("AB", map(float, re.findall(r"\d+\.\d+", setup["AR baselines"]))))  # plain decoding, tok/s, by session
 page.number("plain_a", rate["A"], ".2f", "tok/s")
 page.number("plain_b", rate["B"], ".2f", "tok/s")
-page.number("offset_threshold", page.published.negative("Long offsets").numbers["threshold"], ".3f")
+threshold_ = page.number("offset_threshold", page.published.negative("Long offsets").numbers["threshold"], ".3f")
 
 # %% [markdown]
 # ## 1. What was run
@@ -743,7 +743,7 @@ if here:
     reach = {f"K={k}": learned.survivals(page.rows.of("decode"), [arm], k)[arm] for k, arm in zip(learned.WIDTHS, own)}
     page.figure(draw.survival(reach), "measured-horizon-survival", "Prefix survival of each horizon decoded at its own width", "Falling curves over slots, one for each of the widths four, six and eight, trained and decoded at that width.", sources=[page.rows])
     table = learned.frame(statistics.cost_model(page.rows.of("decode")))
-    page.show(table[["arm", "tokens per cycle", "cycle steps", "predicted", "measured", "error"]], "measured-horizon-cost", "The cost model of section 2 on these rows: speed-up over plain decoding without prefill, predicted and measured; costs in plain steps",
+    page.show(table[["arm", "tokens per cycle", "cycle steps", "predicted", "measured", "error"]], "measured-horizon-cost", "The cost model of section 2 on these rows: speed-up over plain decoding without prefill, predicted and measured; costs in plain steps, error in % of what was measured",
               {c: ".3f" for c in ("tokens per cycle", "cycle steps", "predicted", "measured")} | {"error": "+.2f"}, sources=[page.rows], full=table)
 
 # %%

@@ -646,7 +646,7 @@ if here:
     draw.bars(names, {c: list(parts[c]) for c in ("launch", "launch x prompt")}, "variance (tokens squared)", "of one prompt's prefix", ax=left)
     count = len(page.rows.config["prompts"])
     draw.bars(names, {"launch": list(parts["launch"]), "launch x prompt": list(parts["launch x prompt"] / count)}, "", f"of the mean over {count} prompts", ax=right)
-    page.figure(draw.legend_above(figure), "measured-components", "Is a launch one draw? How much of the variance of accepted prefix is the launch's own, for one prompt and for the mean over the suite. Prompts differ far more, and are paired out",
+    page.figure(draw.legend_above(figure), "measured-components", "Is a launch one draw? How much of the variance of accepted prefix is the launch's own, for one prompt and for the mean over the suite. What prompts differ by is paired out",
                 "Two panels of paired bars by what launches differ in: variance between launches, and of launch with prompt; on the right for the mean over the prompts.", sources=[page.rows])
     told = []
     for n, row in enumerate(parts.to_dict("records")):
@@ -670,8 +670,9 @@ if here:
     drifted = [r["distance"] for r in replicates.ended(page.rows) if r["change"] == "rounding" and not r["arm"].startswith("only_")]
     page.number("here_soon", replicates.changed(page.rows)["relative distance"].iloc[replicates.INGREDIENTS.index("rounding")], ".1e", "relative", page.rows.name)
     for name, value in (("least", min(drifted)), ("most", max(drifted))):
-        page.number(f"here_drift_{name}", value, ".2f", "relative", page.rows.name)
-    page.say("Training magnifies rounding: one unit in the last place of one number leaves the adapters [[here_soon]] apart after [[here_short]] steps, and [[here_drift_least]] to [[here_drift_most]] after [[here_steps]].")
+        page.number(f"here_drift_{name}", value, ".2f" if value >= 0.01 else ".1e", "relative", page.rows.name)
+    soon = replicates.changed(page.rows)["relative distance"].iloc[replicates.INGREDIENTS.index("rounding")]
+    page.say(("Training magnifies rounding: o" if min(drifted) > soon else "O") + "ne unit in the last place of one number leaves the adapters [[here_soon]] apart after [[here_short]] steps, and [[here_drift_least]] to [[here_drift_most]] after [[here_steps]].")
 
 # %% [markdown]
 # ### What a longer block teaches

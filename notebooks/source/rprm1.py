@@ -519,11 +519,11 @@ if page.rows:
     page.figure(figure, "measured-within-offset", "Measured here: how well two signals rank positions of one offset, with 95 % intervals over test windows. The dashed line is chance",
                 "Two panels, corpus text and the target's own text, each with a line for the drafter's entropy and one for the draftability gap over offsets two to eight.", sources=[page.rows])
     for name in ("near", "far", "far-gap"):
-        page.number(f"measured_{name.replace('-', '_')}", word[name].text, source=page.rows.name)
-    page.say("On corpus text the entropy ranks, on average, at [[measured_near]] over +2 to +5 and at [[measured_far]] over +6 and +7. There the gap minus the entropy is [[measured_far_gap]].")
+        page.number(f"measured_{name.replace('-', '_')}", word[name].text if word[name].value is not None else "(not known from these rows)", source=page.rows.name)
+    page.say("On corpus text the entropy ranks, on average, at [[measured_near]] over +2 to +5 and at [[measured_far]] over +6 and +7. Over these two the gap minus the entropy is [[measured_far_gap]].")
     gap = pd.to_numeric(inside["full"]["gap"])
     page.number("measured_gap_below", int((gap < 0.5).sum()), "d", "offsets", page.rows.name)
-    page.number("measured_gap_offsets", len(gap), "d", "offsets", page.rows.name)
+    page.number("measured_gap_offsets", int(gap.notna().sum()), "d", "offsets", page.rows.name)
     page.number("measured_gap_r", word["r-gap"].text, source=page.rows.name)
     page.say("The gap is scored as the entropy is: above 0.5 a lower value goes with acceptance. It lies below 0.5 at [[measured_gap_below]] of [[measured_gap_offsets]] offsets, so that within one offset a larger gap goes with *more* acceptance there; "
              "over all positions, offsets mixed, its correlation with acceptance is [[measured_gap_r]].")
@@ -540,7 +540,9 @@ if page.rows:
 
 # %%
 if page.rows:
-    page.show(criteria.table(judged), "closing", "Hypotheses by the fixed rules: published, measured, and what differs", sources=[page.published, *chosen])
+    whole = criteria.table(judged)
+    page.show(whole[["id", "hypothesis", "rule", "published number", "measured here", "verdict here"]], "closing", "Hypotheses by the fixed rules: published and measured number with its 95 % interval, and our verdict; in the files also the published verdicts and what differs",
+              sources=[page.published, *chosen], full=whole)
     marks = {name: o.value if not o.word.startswith("not decidable") else None for name, o in (("full", word["Verdict"]), ("own", word["Verdict-own"]))}
     for name, mark in marks.items():
         page.number(f"measured_grade_{name}", "not decidable" if mark is None else uncertainty.GRADES[mark], source=page.rows.name)

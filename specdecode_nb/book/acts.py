@@ -39,7 +39,8 @@ class Param:
 
     def describe(self) -> str:
         """One line for ``run ACT --help``."""
-        return f"{self.name}={text_of(self.default)}  {self.help}{f' [{self.unit}]' if self.unit else ''}; {self.accepts()}"
+        unit = f" [{self.unit}]" if self.unit and self.unit not in self.help else ""
+        return f"{self.name}={text_of(self.default)}  {self.help}{unit}; {self.accepts()}"
 
     def coerce(self, text: str) -> Any:
         """A value from command-line text, by the declared kind and never by the look of the text. Raises BadInput."""
@@ -300,7 +301,7 @@ OVERFIT = (
 MASKED = (
     MEASURED[0],
     Param("seeds", int, 1, "launches of each arm", "", 1, 100),
-    Param("steps", int, 250, "training steps of the run without a conditioner", "steps", 2, 100000),
+    Param("steps", int, 250, "training steps of the run without a conditioner; 2500 as published", "steps", 2, 100000),
     Param("bias_steps", int, 60, "training steps of the runs that compare sizes of the timestep bias", "steps", 2, 100000),
     Param("lr", float, 1e-3, "learning rate; published for the large target: 1e-4", "", 1e-6, 1.0),
     Param("windows", int, 12, "held-out windows that launches are judged on", "", 1, 1000),
@@ -309,9 +310,9 @@ MASKED = (
 )
 SYMBOLS = (
     MEASURED[0],
-    Param("seeds", int, 3, "replicates of E against D and of the second pass, each with an alphabet, text order and held-out windows of its own", "", 1, 100),
-    Param("full", int, 1, "of these seeds, how many run the other conditions too", "", 0, 100),
-    Param("steps", int, 100, "training steps of a launch of stage 2", "steps", 1, 100000),
+    Param("seeds", int, 3, "replicates of the comparison of semantic (E) against permuted states (D) and of the second pass, each with an alphabet, text order and held-out windows of its own", "", 1, 100),
+    Param("full", int, 1, "of these seeds, how many run the other conditions (A to C) too", "", 0, 100),
+    Param("steps", int, 100, "training steps of a launch of stage 2, which is judged on held-out text", "steps", 1, 100000),
     Param("batch", int, 4, "windows of a step", "", 1, 1024),
     Param("lr", float, 1e-3, "learning rate after 20 steps of warm-up", "", 1e-7, 1.0),
     Param("heart_steps", int, 150, "training steps of a launch of stage 1, which learns one batch by heart", "steps", 1, 100000),
@@ -348,7 +349,7 @@ ACTS: dict[str, Act] = {name: Act(name, ROWS_ONLY) for name in paths.ACTS} | {
     "act4u3": training("act4u3", {"steps": 1600}),
     "act4u4": training("act4u4", {}, START, start_steps=20),
     "act4u5": training("act4u5", {"steps": 60, "windows": 64}, replace(START, default=300), Param("short_steps", int, 10, "steps after which perturbed launches are compared with the control", "steps", 1, 1000),
-                       Param("launches", int, 5, "identical launches of the control; half as many of K=8", "", 2, 50),
+                       Param("launches", int, 5, "identical launches of the control; of K=8 half as many, rounded up", "", 2, 50),
                        Param("seeds", int, 3, "further seeds, and places where rounding is put in", "", 2, 50), steps=2, start_steps=2, short_steps=1, launches=2, seeds=2, windows=2),
     "overview": Act("overview", tuple(p for p in MEASURED if p.name == "target")),
 }

@@ -123,11 +123,32 @@ def texts_table(file: RowFile) -> pd.DataFrame:
     return frame(entries, **{"most frequent token": "% of the text"})
 
 
+def remark(file: RowFile) -> str:
+    """What the means of Act I hide: at how many seeds run 003 learns its batch."""
+    ends = seeds_table(file)["run 003"]
+    return f"the run with MLPs ends above 80 % at {(ends >= 80).sum()} of {len(ends)} seeds and below 50 % at {(ends < 50).sum()}, at a rate chosen by another run"
+
+
 # --- Act III ---
 
 def launches(file: RowFile, arm: str) -> list[dict]:
     """The whole launches of an arm; one that stopped early has no end to be judged."""
     return [r for r in file.of("masked_launch") if r["arm"] == arm and r["stopped"] is None]
+
+
+def aborts(row: dict) -> str:
+    """The first of the published rules for ending a run that a launch meets, and its step, "" for none; they are told here and end nothing.
+
+    Canvas L1 under 0.1 at t = 0.5; after a quarter of the run fewer than 20 % of visible rows preserved at t = 0.1; ordinary perplexity ten times that at the start.
+    """
+    seen = [(point["step"], {lv["t"]: lv for lv in point["levels"]}, np.mean(point["ar"])) for point in row["health"]]
+    for step, at, ar in seen[1:]:
+        kept = 100 * np.mean(at[0.1]["visible_right"]) / at[0.1]["visible"]
+        met = {"canvas L1 under 0.1": np.mean(at[0.5]["canvas_l1"]) < 0.1, "fewer than 20 % of visible rows preserved after a quarter of the run": step > 0.25 * row["steps"] and kept < 20,
+               "ten times the perplexity": math.exp(ar - seen[0][2]) > 10}
+        if any(met.values()):
+            return f"step {step}: {next(what for what, true in met.items() if true)}"
+    return ""
 
 
 def windowed(group: Sequence[dict], t: float, name: str, point: int = -1) -> np.ndarray:

@@ -152,13 +152,14 @@ def trains(act: str) -> Needs:
                  COMMON | {"steps": int, "launches": list[list], "judged": list[list], "arms": list[str]}, fields={"decode": ("overhead_seconds",)}, rules=act)
 
 
+REVERSED = {"reverse_windows": (("level",), lambda c: [(t,) for t in c["levels"]]), "reverse_launch": (("arm", "seed"), lambda c: [(a, s) for a in c["arms"] for s in c["seeds"]])}
+REVERSED_CONFIG = {"reduced": bool, "arms": list[str], "seeds": list[int], "levels": list[float], "recipe": dict, "canvas": int}
+STATES_CONFIG = {"reduced": bool, "seeds": list[int], "runs": list[list], "levels": list[float], "conditions": dict, "recipe": dict, "windows": int, "train_windows": int}
 NEEDS = {
     "act1": Needs({"overfit": (("run",), lambda c: [(name,) for name in ("001", "002", "003", "004")])}, {"seeds": list[int], "lr": float, "reduced": bool}, MACHINES, rules="act1"),
-    "act2": Needs(
-        {"reverse_windows": (("level",), lambda c: [(t,) for t in c["levels"]]), "reverse_launch": (("arm", "seed"), lambda c: [(a, s) for a in c["arms"] for s in c["seeds"]]),
-         "gate_sweep": (("condition", "gate"), lambda c: [(w, g) for w in reverse.CONDITIONS for g in c["gates"]])},
-        {"reduced": bool, "arms": list[str], "seeds": list[int], "levels": list[float], "gates": list[float], "recipe": dict, "canvas": int}, ("target.name",), rules="act2",
-        more=reverse.lacking),
+    "act2": Needs(REVERSED | {"gate_sweep": (("condition", "gate"), lambda c: [(w, g) for w in reverse.CONDITIONS for g in c["gates"]])}, REVERSED_CONFIG | {"gates": list[float]},
+                  ("target.name",), rules="act2", more=reverse.lacking),
+    "act2_bare": Needs(REVERSED, REVERSED_CONFIG, ("target.name",), rules="act2_bare", more=reverse.lacking),
     "act3": Needs({"masked_launch": (("arm",), lambda c: [(arm,) for arm in denoising.ARMS]),
                    "canvas": (("source", "given", "forwards"), lambda c: [*((s, 0.0, 0) for s in denoising.SOURCES), *((s, *f) for s, *f in (("sampler", *fill) for fill in c["fills"]))])},
                   {"seeds": list[int], "steps": int, "bias_steps": int, "windows": int, "shared_windows": int, "fills": list[list], "reduced": bool}, MACHINES, rules="act3"),
@@ -166,8 +167,11 @@ NEEDS = {
         {"alphabet": (("seed",), lambda c: [(s,) for s in c["seeds"]]), "state_check": (("check",), lambda c: [(name,) for name in c["checks"]]),
          "state_told": (("condition", "seed"), lambda c: [(k, s) for s in c["seeds"] for k in "DE"]),
          "state_launch": (("stage", "condition", "arm", "seed"), lambda c: [(1, k, "aligned", c["seeds"][0]) for k in c["conditions"]] + [(2, *run) for run in c["runs"]])},
-        {"reduced": bool, "seeds": list[int], "runs": list[list], "levels": list[float], "checks": list[str], "conditions": dict, "recipe": dict, "full": int, "windows": int,
-         "train_windows": int, "heart_steps": int, "states": int, "near": float}, ("target.name",), rules="act4n", more=states.lacking),
+        STATES_CONFIG | {"checks": list[str], "full": int, "heart_steps": int, "states": int, "near": float}, ("target.name",), rules="act4n", more=states.lacking),
+    "act4n_bare": Needs(
+        {"state_table": (("condition", "seed", "level"), lambda c: [(k, s, t) for s in c["seeds"] for k in "DE" for t in c["levels"]]),
+         "state_launch": (("stage", "condition", "arm", "seed"), lambda c: [(2, *run) for run in c["runs"]])},
+        STATES_CONFIG, ("target.name",), rules="act4n_bare", more=states.lacking),
     "act4s": Needs({"decode": (("arm",), lambda c: arms(*PLAIN))}, COMMON | {"repeats": int}, fields={"decode": ("overhead_seconds",)},
                    more=drafts_in_widths),
     "act4s_rest": Needs(

@@ -11,8 +11,8 @@ from ..records import RowFile, load_rows
 from . import acts as declared
 from . import block, denoising, identity, palette, peers, published, regimes, replicates, rest, reverse, sampled, staging, states, sweep, trained, uncertainty, undo, verdicts
 
-BESIDE = {"act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest", "dflash_peers")}  # further row files of an Act
-JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act3": denoising.masked, "act4n": states.outcomes,
+BESIDE = {"act2": ("act2_bare",), "act4n": ("act4n_bare",), "act4u": ("uno_recipes",), "act4s": ("act4s_rest",), "dflash": ("dflash_rest", "dflash_peers")}  # further row files of an Act
+JUDGES = {"act1": denoising.overfit, "act2": reverse.outcomes, "act2_bare": reverse.outcomes, "act3": denoising.masked, "act4n": states.outcomes, "act4n_bare": states.outcomes,
           "act4u2": lambda file: undo.outcomes(criteria.load("act4u2"), file), "act4u6": staging.outcomes, "dflash": block.outcomes,
           "act5": identity.outcomes, "act6": sampled.outcomes, "rprm1": uncertainty.outcomes,
           "act4s_rest": lambda file: rest.outcomes(criteria.load("act4s_rest"), file),
@@ -40,7 +40,7 @@ def found(name: str, file: RowFile) -> tuple[str, str]:
         words, late = Counter(o.word.split(":")[0] for o in judged), sum(o.criterion.late for o in judged)
         text = FINDINGS[name]({o.criterion.id: o for o in judged}) if name in FINDINGS else name
         text += f"; {REMARKS[name](file)}" if name in REMARKS else ""
-        return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable" + (f", {late} of them added after the rows" if late else "")
+        return text + short, f"rules: {words[criteria.HOLDS]} hold, {words[criteria.FAILS]} fail, {words['not decidable']} not decidable" + (f"; {late} of these {len(judged)} were added after the rows" if late else "")
     if name == "uno_recipes":
         return recipes(file) + short, ""
     rows = file.of("decode")
@@ -77,10 +77,22 @@ def reversing(judged: Judged) -> str:
             f"(a difference of 3 pp would be seen with probability {amount(judged['II-3'])}" + (", but the causal arm has not learned to denoise)" if judged["II-2"].word == criteria.FAILS else ")"))
 
 
+def unconditioned(judged: Judged) -> str:
+    """Act II without a timestep conditioner: whether it learns then, and the same comparison."""
+    return (f"without the timestep conditioner the causal arm gains {amount(judged['IIb-2'], '+.2f')} pp on changed rows from t = 0.9 to 0.5, {amount(judged['IIb-1'], '+.2f')} more than with it; a second pass "
+            f"then changes the lift by {amount(judged['IIb-4'], '+.2f')} pp, aligned less shuffled {amount(judged['IIb-10'], '+.2f')} pp (3 pp would be seen with probability {amount(judged['IIb-3'])})")
+
+
 def symbols(judged: Judged) -> str:
     """Act IV-N: semantic against permuted states, and the power of that comparison."""
     return (f"states that name a semantic bucket instead of the same states permuted: {amount(judged['N-6'], '+.2f')} pp of accuracy on hidden tokens "
             f"(2 pp would be seen with probability {amount(judged['N-4'])}); the aligned second pass adds {amount(judged['N-11'], '+.2f')} pp")
+
+
+def unconditioned_states(judged: Judged) -> str:
+    """Act IV-N without a timestep conditioner: E against D, and both against a table of the states."""
+    return (f"without the timestep conditioner semantic less permuted states {amount(judged['Nb-6'], '+.2f')} pp; over a table that knows only the state, training adds {amount(judged['Nb-1'], '+.2f')} pp to semantic "
+            f"and {amount(judged['Nb-2'], '+.2f')} pp to permuted ones; the aligned second pass adds {amount(judged['Nb-11'], '+.2f')} pp")
 
 
 def undoing(judged: Judged) -> str:
@@ -180,12 +192,12 @@ def signalled(judged: Judged) -> str:
             + (f": {uncertainty.GRADES[judged['Verdict'].value]} by the published rules" if sure else ""))
 
 
-FINDINGS = {"act1": overfitted, "act2": reversing, "act3": denoised, "act4n": symbols, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6":
+FINDINGS = {"act1": overfitted, "act2": reversing, "act2_bare": unconditioned, "act3": denoised, "act4n": symbols, "act4n_bare": unconditioned_states, "act5": exactness, "act6": drawn, "act4u2": undoing, "act4u6":
             staged, "act4s_rest": controls, "dflash": blocks, "dflash_rest": elsewhere, "act4u": learned, "act4u3": longer, "act4u4": horizon,
             "act4u5": launched, "rprm1": signalled, "dflash_peers": beside}
 
 
-REMARKS = {"act4n": states.remark, "act4u5": replicates.remark}
+REMARKS = {"act1": denoising.remark, "act4n": states.remark, "act4u5": replicates.remark}
 """What a finding would mislead without, and no rule covers."""
 
 

@@ -222,8 +222,10 @@ class Page:
     def opening(self) -> None:
         """The question, what was found here, and what was run on what; of an Act of our own no setup."""
         self._shown.add(("opening", ""))
-        whole = self.rows is not None and not self.rows.config.get("reduced")  # a short run may lack what the finding is made of
-        here = f"\n\n**Found here**, on {self.rows.target}: {overview.found(self.act, self.rows)[0]}." if whole else ""
+        files = {self.act: self.rows} | {f"{self.act}_{part}": file for part, file in self.parts.items()}
+        # a short run may lack what a finding is made of
+        told = [f"on {file.target}: {overview.found(name, file)[0]}." for name, file in files.items() if file is not None and not file.config.get("reduced")]
+        here = "\n\n**Found here**, " + "\n\n**Found besides**, ".join(told) if told else ""
         if self.published is None:
             self._markdown(f"**The question.** {acts.get(self.act).question}{here}\n\n**Origin of the numbers.** An Act of our own: nothing of it was published.")
             return
@@ -316,6 +318,8 @@ class Page:
         words, failed = [o.word for o in outcomes], [o for o in outcomes if o.word == FAILS]
         for key, n in (("hold", words.count(HOLDS)), ("fail", len(failed)), ("open", len(words) - words.count(HOLDS) - len(failed))):
             self.number(f"{prefix}_{key}", n, "d", "hypotheses", (file or self.rows).name)
+        if (file or self.rows).config.get("reduced"):
+            self.say("**Of a reduced run**: a verdict says whether these few rows meet a rule, not whether the hypothesis holds.")
         self.say(f"Of these hypotheses [[{prefix}_hold]] hold here; [[{prefix}_fail]] failed, and [[{prefix}_open]] could not be decided from these rows."
                  + (f" Of the rules {late} came after the committed rows." if (late := sum(o.criterion.late for o in outcomes)) else "")
                  + "".join(f"\n- **{o.criterion.statement}** failed: {o.text}, while the rule asks for {o.criterion.rule}." for o in failed))
@@ -336,7 +340,8 @@ class Page:
         self.show(pd.DataFrame([{"setting": key, "first run": a, "this run": b} for key, a, b in pairs if a != b and len(a + b) < 500]), "first-settings", "What the two runs ask for, where they differ", sources=[first, self.rows])
         self.show(pd.DataFrame([{"id": a.criterion.id, "hypothesis": a.criterion.statement, "first run": a.text, "verdict then": a.word, "this run": b.text, "verdict now": b.word}
                                 for a, b in zip(then, now)]), "first-run", "Every hypothesis by both runs, with 95 % intervals", sources=[first, self.rows])
-        self.number("first_moved", sum(a.word != b.word for a, b in zip(then, now)), "d", "hypotheses", self.rows.name)
+        kind = lambda o: o.word.split(":")[0]  # noqa: E731
+        self.number("first_moved", sum(kind(a) != kind(b) for a, b in zip(then, now)), "d", "hypotheses", self.rows.name)
         self.number("first_all", len(now), "d", "hypotheses", self.rows.name)
         self.say("The verdicts of [[first_moved]] of [[first_all]] hypotheses are not the same.")
 
@@ -351,10 +356,11 @@ class Page:
         entries.append({"what": "drawn by", "which": self.command})
         self.show(pd.DataFrame(entries), "provenance", "What this page was drawn from",
                   sources=[s for s in (self.published, *measured.values()) if s is not None] or [self.computed])
-        if self.rows and len(made := trained.manifest(self.rows)):
-            some = made if len(made) <= LONG else made.head(LONG)
-            self.show(some, "adapters", "What was trained for these rows, checkpoint by checkpoint. Seconds are wall time, other work and pauses of the process included. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
-                      {"seed": "d", "trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [self.rows], None if some is made else made)
+        for id, file in {"adapters": self.rows, **{f"adapters-{part}": file for part, file in self.parts.items()}}.items():
+            if file and len(made := trained.manifest(file)):
+                some = made if len(made) <= LONG else made.head(LONG)
+                self.show(some, id, f"What was trained for the rows of {Path(file.name).name}, checkpoint by checkpoint. Seconds are wall time, other work and pauses of the process included. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
+                          {"seed": "d", "trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [file], None if some is made else made)
 
     def finish(self) -> None:
         """Close the page: everything published has been shown, numbers are kept, and the notebook counts as whole."""

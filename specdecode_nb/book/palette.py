@@ -62,6 +62,7 @@ METHODS: dict[str, Style] = {
     "E": Style("E: scalar gate", ORANGE, "P", MIXED),
     "C as published": Style("C: as published", PINK, "X", DASHED),
     "E from 1/2": Style("E: gate from 1/2", SKY, "h", DASHED),
+    "A conditioned": Style("A: with conditioner", GREY, "o", DOTTED),
     "forward scaled": Style("forward scaled", GREY, "d", DASHED),
     "dflash": Style("block-diffusion drafting", BLUE, "*", DASHED),
     "mtp": Style("native multi-token head", ORANGE, "o", MIXED),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,8 @@ from .measures import Found, student
 from .sweep import frame
 
 ALIGNED = ("B", "E")  # the published arms with an aligned second pass
-NAMES = {"A": "A causal", "B": "B aligned", "C": "C shuffled", "D": "D block-end readout", "E": "E", "C_fixed": "C as published", "E_half": "E from 1/2"}
-SHORT = {arm: NAMES[arm] for arm in ("C_fixed", "E_half")}
+NAMES = {"A": "A causal", "B": "B aligned", "C": "C shuffled", "D": "D block-end readout", "E": "E", "C_fixed": "C as published", "E_half": "E from 1/2", "A_conditioned": "A conditioned"}
+SHORT = {arm: NAMES[arm] for arm in ("C_fixed", "E_half", "A_conditioned")}
 CONDITIONS = ("aligned", "shuffled", "none")
 LIFT, ACCURACY = "right", "changed_right"  # lists of a score row: of all canvas rows, and of those that the noise changed
 SEEN = 3.0  # percentage points
@@ -42,6 +42,7 @@ class Margin:
     sd_rest: float
     se: float
     df: float
+    unit: str = "windows"
 
     @property
     def low(self) -> float | None:
@@ -55,7 +56,7 @@ class Margin:
         """The arguments of :func:`..criteria.judge`; seeds are the units."""
         thin = criteria.few(self.seeds, unit="seed") or criteria.few(self.windows, unit="window")
         span = (None, None) if thin else (self.low, self.high)
-        return self.value, *span, f"{self.seeds} seeds x {self.windows} windows", thin
+        return self.value, *span, f"{self.seeds} seeds x {self.windows} {self.unit}", thin
 
     def power(self, effect: float = SEEN) -> float:
         """Probability that a two-sided test at 5 % sees a true difference of ``effect``, with this variance; 0 where none can be estimated."""
@@ -174,7 +175,7 @@ def margin(file: RowFile, one: str, other: str, field: str = LIFT, levels: Seque
     """Arm ``one`` less arm ``other`` in percentage points, paired by seed and window; lift over copy is that over all rows, since a copier scores
     the same for both. None without a seed that both have."""
     table = margin_table(file, one, other, field, levels)
-    return crossed(table) if table.size else None
+    return replace(crossed(table), unit="permutations" if "C" in (one, other) else "windows") if table.size else None
 
 
 def best(file: RowFile) -> str | None:
@@ -206,7 +207,7 @@ def scores(file: RowFile) -> pd.DataFrame:
     return named(entries, accuracy="%", sd="pp", lift="pp")
 
 
-PAIRS = (("B", "A"), ("E", "A"), ("D", "A"), ("C", "A"), ("B", "C"), ("E_half", "A"), ("C_fixed", "A"), ("C_fixed", "C"), ("E", "C_fixed"))
+PAIRS = (("B", "A"), ("E", "A"), ("D", "A"), ("C", "A"), ("B", "C"), ("E_half", "A"), ("C_fixed", "A"), ("C_fixed", "C"), ("E", "C_fixed"), ("A", "A_conditioned"))
 
 
 def margins(file: RowFile, field: str) -> pd.DataFrame:
@@ -218,7 +219,7 @@ def margins(file: RowFile, field: str) -> pd.DataFrame:
             sampled = bootstrap(table) if m.seeds > 1 else (None, None)
             entries.append({"comparison": f"{SHORT.get(one, one)} minus {SHORT.get(other, other)}", "difference": m.value, "low": m.low, "high": m.high,
                             "resampled low": sampled[0], "resampled high": sampled[1], "sd by seed": m.sd_seed, "sd by window": m.sd_window, "sd of the rest": m.sd_rest,
-                            "power": m.power(), "seeds": m.seeds, "windows": m.windows})
+                            "power": m.power(), "seeds": m.seeds, "units": m.windows, "unit": "permutation" if "C" in (one, other) else "window"})
     points = dict.fromkeys(("difference", "sd by seed", "sd by window", "sd of the rest"), "pp")
     return frame(entries, **points, low="95 %", high="95 %", power=f"of {SEEN:g} pp")
 
@@ -275,22 +276,25 @@ def learning(file: RowFile, parts: int = 12) -> dict[str, tuple[list[float], lis
 # --- criteria ---
 
 def numbers(file: RowFile) -> dict[str, Found]:
-    """Every metric of data/criteria/act2.json that these rows can give."""
+    """Every metric of data/criteria/act2.json and act2_bare.json that these rows can give."""
     out: dict[str, Found] = {}
-    untrained = gate_sweep(file)
-    one = [untrained[c][1.0] for c in ("aligned", "shuffled", "none")]
-    out["gate_one"] = (int(sum((v != one[0]).sum() for v in one[1:])), None, None, len(one[0]))
-    out["untrained_aligned"] = student(by_permutation(file, untrained["shuffled"][0.25] - untrained["aligned"][0.25]), "permutation")
+    if untrained := gate_sweep(file):
+        one = [untrained[c][1.0] for c in ("aligned", "shuffled", "none")]
+        out["gate_one"] = (int(sum((v != one[0]).sum() for v in one[1:])), None, None, len(one[0]))
+        out["untrained_aligned"] = student(by_permutation(file, untrained["shuffled"][0.25] - untrained["aligned"][0.25]), "permutation")
     unstable = sum(r["stopped"] is not None for a in ALIGNED for r in launches(file, a) if r["seed"] in whole(file, "A"))
     out["unstable"] = (unstable, None, None, sum(len(launches(file, a)) for a in ALIGNED))
     levels = file.config["levels"]
-    clean = shares(file, ("A", ), ACCURACY, levels[:1], (1,)), shares(file, ("A", ), ACCURACY, levels[-1:], (1,))
-    if clean[0].size:
-        out["learned"] = crossed(clean[0] - clean[1]).found()
+    for name, which in (("learned", ("A",)), ("conditioner", ("A", "A_conditioned"))):
+        if set(which) <= set(file.config["arms"]):
+            clean = [shares(file, which, ACCURACY, [level], (1, -1)) for level in (levels[0], levels[-1])]
+            if clean[0].size:
+                out[name] = crossed(clean[0] - clean[1]).found()
     arm, pairs = best(file), [*((pair, ACCURACY) for pair in (("B", "A"), ("E", "A"), ("B", "C"))), *(((a, "A"), LIFT) for a in ALIGNED)]
     decisive = [m for pair, field in pairs if (m := margin(file, *pair, field))]
     if arm:
-        out["power"] = (min(m.power() for m in decisive), None, None, f"{decisive[0].seeds} seeds x {decisive[0].windows} windows")
+        thin = criteria.few(decisive[0].seeds, unit="seed")
+        out["power"] = (min(m.power() for m in decisive), None, None, f"{decisive[0].seeds} seeds x {decisive[0].windows} windows", thin)
         out["lift_margin"] = margin(file, arm, "A").found()
         out |= {f"accuracy_margin_{t:g}": margin(file, arm, "A", ACCURACY, [t]).found() for t in levels[:2]}
     for name, pair in (("aligned_less_shuffled", ("B", "C")), ("block_end_less_causal", ("D", "A")), ("control_gate", ("C_fixed", "C"))):
@@ -306,4 +310,4 @@ def numbers(file: RowFile) -> dict[str, Found]:
 
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
     """Every criterion judged on these rows. Raises BadInput if they were measured under other rules."""
-    return criteria.load("act2").judged(file, numbers)
+    return criteria.load(file.act).judged(file, numbers)

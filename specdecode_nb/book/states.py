@@ -55,6 +55,17 @@ def over_seeds(values: dict[int, float]) -> Found:
     return measures.student(list(values.values())) if values else (None,)
 
 
+def tabled(file: RowFile, condition: str, value: Callable[[dict], np.ndarray] = accuracy, levels: Sequence[float] = PRIMARY) -> dict[int, np.ndarray]:
+    """By seed, what the table of the states reads out right of every window (or another ``value``), averaged over levels."""
+    rows = {(r["seed"], r["level"]): value(r) for r in file.of("state_table") if r["condition"] == condition}
+    return {seed: np.mean([rows[seed, level] for level in levels], axis=0) for seed in file.config["seeds"]}
+
+
+def added(file: RowFile, condition: str, **which) -> dict[int, float]:
+    """What the trained readouts add to the table, by seed; ``which``: value of :func:`mean_of`."""
+    return less(mean_of(file, condition, **which), tabled(file, condition, **which))
+
+
 def power(values: Sequence[float], effect: float = EFFECT) -> float | None:
     """Probability that the t-test over as many seeds sees a true difference of ``effect``; None below two seeds."""
     n = len(values)
@@ -79,29 +90,41 @@ def learned(row: dict) -> bool:
     return row["stopped"] is None and row["right"] >= LEARNED * row["hidden"]
 
 
+def passes(file: RowFile) -> dict[str, Found]:
+    """E against D and what the second pass adds, as all rules ask for them."""
+    gains = {c: gain(file, c) for c in "DE"}
+    return {"e_less_d": between(file, "E", "D"), "interaction": over_seeds({s: gains["E"][s] - gains["D"][s] for s in gains["E"] if s in gains["D"]}),
+            "aligned_less_causal": over_seeds(gains["E"]), "aligned_less_shuffled": over_seeds(gain(file, "E", against="shuffled"))}
+
+
+def bare(file: RowFile) -> dict[str, Found]:
+    """Every metric of data/criteria/act4n_bare.json that these rows can give."""
+    by_seed = {c: added(file, c) for c in "DE"}
+    return passes(file) | {"e_less_table": over_seeds(by_seed["E"]), "d_less_table": over_seeds(by_seed["D"]),
+                           "added": over_seeds({s: by_seed["E"][s] - by_seed["D"][s] for s in by_seed["E"] if s in by_seed["D"]})}
+
+
 def numbers(file: RowFile) -> dict[str, Found]:
     """Every metric of data/criteria/act4n.json that these rows can give."""
     checks, launches = file.of("state_check"), file.of("state_launch")
     one, two = ([r for r in launches if r["stage"] == stage] for stage in (1, 2))
     count = lambda bad, n: (int(bad), None, None, n)  # noqa: E731
     e_less_d = less(mean_of(file, "E"), mean_of(file, "D"))
-    gains = {c: gain(file, c) for c in "DE"}
     bits = lambda c: told(file, c, lambda r: r["state_bits"])  # noqa: E731
     uneven = [r["seed"] for r in file.of("alphabet") if abs(r["text_entropy"]["D"] - r["text_entropy"]["E"]) > file.config["near"] or r["kept"] > 0]
     found = {"failed_checks": count(sum(not r["passed"] for r in checks) + len(uneven), len(checks)), "unlearned": count(sum(not learned(r) for r in one), len(one)),
-             "unstable": count(sum(r["stopped"] is not None for r in two), len(two)), "e_less_d": over_seeds(e_less_d),
+             "unstable": count(sum(r["stopped"] is not None for r in two), len(two)),
              "d_less_e_bits": over_seeds(less(bits("D"), bits("E"))), "d_less_e_within": over_seeds(less(told(file, "D", within), told(file, "E", within))),
-             "interaction": over_seeds({s: gains["E"][s] - gains["D"][s] for s in gains["E"] if s in gains["D"]}), "aligned_less_causal": over_seeds(gains["E"]),
-             "aligned_less_shuffled": over_seeds(gain(file, "E", against="shuffled")), "e_less_c": between(file, "E", "C"), "a_less_b": between(file, "A", "B"),
+             "e_less_c": between(file, "E", "C"), "a_less_b": between(file, "A", "B"),
              "e_less_d_full": between(file, "E", "D", levels=FULL)}
     seen = power(list(e_less_d.values()))
     thin = criteria.few(len(e_less_d), unit="seed")
-    return found | ({"power": (seen, None, None, len(e_less_d), thin)} if seen is not None else {})
+    return passes(file) | found | ({"power": (seen, None, None, len(e_less_d), thin)} if seen is not None else {})
 
 
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
     """Every criterion judged on these rows. Raises BadInput if they were measured under other rules."""
-    return criteria.load("act4n").judged(file, numbers)
+    return criteria.load(file.act).judged(file, bare if file.act == "act4n_bare" else numbers)
 
 
 # --- tables ---
@@ -138,6 +161,29 @@ def decisive(file: RowFile) -> list[dict]:
     rows |= {f"E less D, t = {level:.2f}": between(file, "E", "D", levels=[level]) for level in file.config["levels"]}
     rows |= {f"aligned less none, {c}": over_seeds(gain(file, c)) for c in "DE"}
     return entries(rows | {"aligned less shuffled, E": over_seeds(gain(file, "E", against="shuffled"))})
+
+
+def without(file: RowFile) -> list[dict]:
+    """Of launches beside a table: E less D, what training adds to the table, and what the second pass adds."""
+    return entries({"E less D": between(file, "E", "D"), "E less D, table": over_seeds(less(tabled(file, "E"), tabled(file, "D"))),
+                    **{f"trained less table, {c}": over_seeds(added(file, c)) for c in "DE"}, **{f"aligned less none, {c}": over_seeds(gain(file, c)) for c in "DE"},
+                    "aligned less shuffled, E": over_seeds(gain(file, "E", against="shuffled"))})
+
+
+def beside_table(file: RowFile, conditioned: RowFile | None) -> pd.DataFrame:
+    """Accuracy and cross entropy of the table, of these launches, and of those of another run of the same length at the same seeds, if there are any."""
+    runs = {"table of the states": lambda c, value: tabled(file, c, value), "without conditioner": lambda c, value: mean_of(file, c, value=value)}
+    same = lambda c: [c["recipe"]["steps"], c["recipe"]["batch"], c["windows"], c["train_windows"]]  # noqa: E731
+    if conditioned is not None and set(file.config["seeds"]) <= set(conditioned.config["seeds"]) and same(file.config) == same(conditioned.config):
+        runs["with conditioner"] = lambda c, value: {s: v for s, v in mean_of(conditioned, c, value=value).items() if s in file.config["seeds"]}
+    lines = []
+    for name, run in runs.items():
+        line = {"readout": name}
+        for value, unit, gap in ((accuracy, "%", "pp"), (nats, "nats", "nats")):
+            means = {c: float(np.mean([v.mean() for v in run(c, value).values()])) for c in "DE"}
+            line |= {f"{c} ({unit})": means[c] for c in "DE"} | {f"E less D ({gap})": means["E"] - means["D"]}
+        lines.append(line)
+    return frame(lines)
 
 
 def others(file: RowFile) -> list[dict]:

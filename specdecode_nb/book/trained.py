@@ -249,6 +249,6 @@ def closing(page) -> None:
     """The closing table of the measured part, and how many of its hypotheses hold."""
     rules, found = criteria.load(page.act), outcomes(page.rows)
     table = criteria.table(found)
-    page.show(table[["id", "hypothesis", "published number", "measured here", "verdict here"]], "measured-closing", "Hypotheses by rules fixed before the rows: published and measured number with its 95 % interval, and our verdict. "
-              "In the files also the rules, the published verdicts and what differs for each", sources=[page.published, rules, page.rows], full=table)
+    page.show(table[["id", "hypothesis", "rule", "published number", "measured here", "verdict here"]], "measured-closing", "Hypotheses by rules fixed before the rows: rule, published and measured number with its 95 % interval, and our verdict. "
+              "In the files also the published verdicts and what differs for each", sources=[page.published, rules, page.rows], full=table)
     page.tally(found, "here")
