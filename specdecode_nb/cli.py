@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ SAMPLING = (("top-k", int, "keep so many of the most likely tokens"), ("top-p", 
             ("min-p", float, "keep tokens at least this share as likely as the best"), ("repetition-penalty", float, "above 1 makes repeating less likely"),
             ("presence-penalty", float, "taken from logits of the latest ids"), ("frequency-penalty", float, "taken for each of their occurrences"),
             ("rule", str, "gumbel (default), match or rejection: which sampled drafts survive"))
+
+
+EVERY = 30.0  # seconds between lines of progress where stderr is no terminal
 
 
 class Parser(argparse.ArgumentParser):
@@ -184,7 +188,8 @@ def run(options) -> int:
         raise KeyboardInterrupt("; the rows are finished, and --resume draws from them" if measuring else "") from None
     written += [out / params["rows"]] if measuring else []
     lines = [shown(p) for p in written if p.parent == out]  # of what lies deeper, the folders
-    for line in lines + [f"{shown(d)}{os.sep}" for d in dict.fromkeys(p.parent for p in written if p.parent != out)]:
+    folders = [*dict.fromkeys(p.parent for p in written if p.parent != out), *([journal.with_suffix(".work")] if measuring and journal.with_suffix(".work").is_dir() else [])]
+    for line in lines + [f"{shown(d)}{os.sep}" for d in folders]:
         print(line)
     return 0
 
@@ -207,9 +212,18 @@ def measure(act, params: dict, journal: Path, resume: bool) -> Path:
 
 
 def with_a_bar(title: str, work: Callable[[Callable | None], Path]) -> Path:
-    """``work`` with a function that moves a bar on stderr, with None where that is no terminal."""
+    """``work`` with a function that moves a bar on stderr, or where that is no terminal writes a line there every EVERY seconds."""
     if not sys.stderr.isatty():
-        return work(None)
+        told = time.monotonic()
+
+        def tell(done: int, total: int, label: str) -> None:
+            nonlocal told
+            if time.monotonic() - told >= EVERY:
+                told = time.monotonic()
+                with suppress(OSError):  # nobody reads it any more
+                    print(f"{title}: {done} of {total} rows, {label}", file=sys.stderr, flush=True)
+
+        return work(tell)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -136,6 +136,15 @@ def test_a_measured_act_measures_first_and_draws_from_its_own_rows(capsys, here,
     assert here[1][0][1]["rows"] == "act4s.json" and load_rows(here[0] / "o" / "act4s.json").config["reduced"]
 
 
+def test_progress_is_told_where_stderr_is_no_terminal(capsys, here, protocol, monkeypatch):
+    monkeypatch.setattr(cli, "EVERY", 0.0)
+    (here[0] / "o" / "act4s.work").mkdir(parents=True)
+    status, out, err = call(capsys, "run", "act4s", "-p", "measure=true", "--out", "o")
+    assert status == 0 and err.startswith("act4s: 1 of 100 rows, row\nact4s: 2 of 100 rows, row\n") and out.splitlines()[-1] == "o/act4s.work/"
+    monkeypatch.setattr(cli, "EVERY", 3600.0)
+    assert call(capsys, "run", "act4s", "-p", "measure=true", "--out", "p")[2] == ""
+
+
 def test_an_interrupted_measurement_is_kept_refused_without_resume_and_gone_on_with(capsys, here, protocol):
     words = ["run", "act4s", "-p", "measure=true", "--out", "o"]
     protocol.stop_after = 5

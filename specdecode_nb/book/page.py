@@ -359,7 +359,7 @@ class Page:
         for id, file in {"adapters": self.rows, **{f"adapters-{part}": file for part, file in self.parts.items()}}.items():
             if file and len(made := trained.manifest(file)):
                 some = made if len(made) <= LONG else made.head(LONG)
-                self.show(some, id, f"What was trained for the rows of {Path(file.name).name}, checkpoint by checkpoint. Seconds are wall time, other work and pauses of the process included. The adapters are not kept: a run with the same settings trains each again, and the digest tells whether it came out the same",
+                self.show(some, id, f"What was trained for the rows of {Path(file.name).name}, checkpoint by checkpoint. Seconds are wall time, other work and pauses of the process included. The adapters are not in the repository: a run with the same settings trains each again, and the digest tells whether it came out the same",
                           {"seed": "d", "trained": ",d", "last losses": ".3f", "seconds": ".0f"}, [file], None if some is made else made)
 
     def finish(self) -> None:
