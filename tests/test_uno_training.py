@@ -98,13 +98,13 @@ def test_a_block_starts_from_the_states_that_decoding_sees(clean):
 def test_teacher_states_and_true_tokens_of_a_step_are_of_one_place_in_the_text(clean, size):
     """The place is found by the teacher's rows, which are the target's own logits there; the student's are those of the published layout."""
     recipe, (adapted, gate) = uno.Recipe(block=R + 1, blocks=8, corruption="uniform"), adapter(hybrid(), size=size)
-    rows, caches, teacher, _ = uno._blocks(hybrid(), clean, recipe, 3, TRAIN_NOISE, 4)
-    noise = np.array(uno._blocks(hybrid(), clean, replace(recipe, corruption="full"), 3, TRAIN_NOISE, 4)[0])
+    rows, caches, teacher, _ = uno._blocks(hybrid(), clean, recipe, 3, TRAIN_NOISE, 12)
+    noise = np.array(uno._blocks(hybrid(), clean, replace(recipe, corruption="full"), 3, TRAIN_NOISE, 12)[0])
     gate.rows(mx.ones(rows.shape))
     student, own, kept = np.array(adapted(rows, cache=caches)), np.array(hybrid().model(mx.array(WINDOWS))), np.array(rows) != noise
     for n, row in enumerate(np.array(rows)):
         [(w, a)] = [(w, a) for w in range(3) for a in range(-1, 24 - R) if np.allclose(own[w, a + 1 : a + 1 + R], np.array(teacher[n]), atol=1e-4)]
-        assert 4 <= a and np.array_equal(row[kept[n]], WINDOWS[w, a + 1 : a + 1 + R][kept[n]])
+        assert 12 <= a and np.array_equal(row[kept[n]], WINDOWS[w, a + 1 : a + 1 + R][kept[n]])
         ids = mx.array([[*WINDOWS[w, : a + 1].tolist(), *row.tolist()]])
         gate.rows(mx.array([[0.0] * (a + 1) + [1.0] * R]))
         for model in (adapted, *[hybrid().model] * (not size)):  # an adapter of nothing is the target
@@ -158,11 +158,13 @@ def test_corruption():
     assert 0.4 < share.mean() < 0.6 and (share == 1).sum() > 20 and (share < 0.2).sum() > 20  # a rate a block, uniform
 
 
-def test_the_rate_of_a_block_comes_from_the_stream_of_rates():
+def test_the_rate_of_a_block_comes_from_the_stream_of_rates_and_its_noise_says_nothing_of_the_place():
     ids, recipe = mx.zeros((40, 900), dtype=mx.int32), uno.Recipe(seed=5, corruption="uniform", noise_seed=8)
     rate = np.array(mx.random.uniform(shape=(40, 1), key=mx.random.key(stream_seed(8, TRAIN_RATE, 3))))[:, 0]
-    share = (np.array(uno.corrupt(ids, VOCAB, recipe, 3)) != 0).mean(axis=1)  # noise is never 0
-    assert np.abs(share - rate).max() < 4 * 0.5 / 30 and np.ptp(rate) > 0.8
+    rows = np.array(uno.corrupt(ids, VOCAB, recipe, 3))
+    assert np.abs((rows != 0).mean(axis=1) - rate).max() < 4 * 0.5 / 30 and np.ptp(rate) > 0.8  # noise is never 0
+    noise = rows[rate < 0.5][rows[rate < 0.5] != 0]
+    assert abs(noise.mean() - VOCAB / 2) < 4 * VOCAB / np.sqrt(12 * len(noise))
 
 
 # training
