@@ -10,7 +10,10 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act1
 from specdecode_nb.records import load_rows
 from specdecode_nb.rows.denoised import OverfitRow, Tally
-from toy import hybrid
+from specdecode_nb.streams import TRAIN_NOISE, TRAIN_RATE, stream_seed
+from specdecode_nb.targets import mx
+from specdecode_nb.train.denoise import replaced
+from toy import VOCAB, hybrid
 
 PARAMS = acts.get("act1").resolve({"quick": True}) | {"seeds": 2, "share": 1.0}
 SHORT = {name: replace(run, steps=2 + 2 * (name > "002")) for name, run in act1.RUNS.items()}
@@ -62,6 +65,26 @@ def test_a_launch_is_a_function_of_its_seed(measured):
             patch.setattr(act1, name, value)
         again = act1.launch(hybrid(), "001", SHORT["001"], PARAMS["draws"], act1.Recipe(PARAMS["lr"], act1.WARMUP, SHORT["001"].steps, act1.FIRST_SEED))
     assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in measured.rows[0].items() if k != "seconds"}
+
+
+@pytest.mark.parametrize("name", ("001", "002"))
+def test_levels_and_noise_of_a_step_have_streams_of_their_own(name, monkeypatch):
+    """What a launch gives its loop, which is not run here."""
+    class Given(Exception):
+        pass
+
+    def loop(model, loss, batch, *_, **__):
+        raise Given(batch)
+
+    monkeypatch.setattr(act1, "Loop", loop)
+    monkeypatch.setattr(act1, "POOL", 4)
+    with pytest.raises(Given) as given:
+        act1.launch(hybrid(), name, SHORT[name], 1, act1.Recipe(seed=7))
+    ids, t = given.value.args[0](3)
+    key = lambda stream: mx.random.key(stream_seed(7, stream, 3))  # noqa: E731
+    clean = act1.examples(hybrid(), 7, False)
+    assert np.array_equal(t, mx.random.uniform({"001": 0.0, "002": 0.1}[name], 0.5, (2,), key=key(TRAIN_RATE)))
+    assert np.array_equal(ids[:, :16], clean[:, :16]) and np.array_equal(ids[:, 16:], replaced(clean[:, 16:], t, VOCAB, key(TRAIN_NOISE)))
 
 
 def test_every_rule_can_be_judged(measured):

@@ -12,6 +12,9 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.protocols import act2
 from specdecode_nb.records import RowFile, load_rows
 from specdecode_nb.rows.reverse import ReverseLaunchRow, ReverseScoreRow
+from specdecode_nb.streams import TRAIN_NOISE, TRAIN_RATE, stream_seed
+from specdecode_nb.targets import mx
+from specdecode_nb.train.bidirectional import SHUFFLE
 from toy import VOCAB, hybrid
 
 PARAMS = acts.get("act2").resolve({"quick": True}) | {"seeds": 1, "steps": 3, "batch": 2, "windows": 4, "train_windows": 5, "extra": True}
@@ -102,6 +105,29 @@ def test_arms_of_one_seed_share_adapter_text_and_noise():
     assert all((seen == w[act2.PREFIX :]).all(axis=1).sum() == 2 for w in text())
     ids, clean = np.array(one[1]), np.array(one[2])
     assert (ids[:, : act2.PREFIX] == np.array([next(w for w in text() if np.array_equal(w[act2.PREFIX :], c)) for c in clean])[:, : act2.PREFIX]).all()
+
+
+def test_levels_and_noise_of_a_step_have_streams_of_their_own():
+    key = lambda stream: mx.random.key(stream_seed(act2.FIRST_SEED, stream, 3))  # noqa: E731
+    _, ids, clean, t = act2.batches(text(), RECIPE, VOCAB)(3)
+    assert np.array_equal(t, mx.random.uniform(shape=(2,), key=key(TRAIN_RATE)))
+    assert np.array_equal(ids[:, act2.PREFIX :], act2.replaced(clean, t, VOCAB, key(TRAIN_NOISE)))
+
+
+@pytest.mark.parametrize("arm", ("C", "C_fixed"))
+def test_a_shuffled_arm_permutes_anew_at_every_step_and_the_published_control_once_for_good(arm, monkeypatch):
+    orders = []
+
+    class Noting(act2.Canvas):
+        def shuffle(self, *args):
+            super().shuffle(*args)
+            orders.append(self.order.tolist())
+
+    monkeypatch.setattr(act2, "Canvas", Noting)
+    list(act2.launch(hybrid(), arm, replace(RECIPE, seed=5), text(), text()[:1]))
+    seeds = [0] * 3 if arm == "C_fixed" else [stream_seed(5, SHUFFLE, step) for step in range(3)]
+    assert orders[:3] == [mx.random.permutation(act2.CANVAS, key=mx.random.key(seed)).tolist() for seed in seeds]
+    assert len({tuple(order) for order in orders[:3]}) == (1 if arm == "C_fixed" else 3)
 
 
 def test_without_a_conditioner_and_the_causal_arm_with_it(tmp_path):

@@ -9,7 +9,9 @@ from specdecode_nb.book import acts, denoising, needs, overview
 from specdecode_nb.protocols import act3
 from specdecode_nb.records import load_rows
 from specdecode_nb.rows.denoised import Masked, MaskedLaunchRow
-from toy import hybrid
+from specdecode_nb.streams import TRAIN_NOISE, TRAIN_RATE, stream_seed
+from specdecode_nb.targets import mx
+from toy import VOCAB, hybrid
 
 PARAMS = acts.get("act3").resolve({"quick": True}) | {"steps": 4, "bias_steps": 2, "windows": 3, "prompts": 1}
 SMALL = {"PREFIX": 8, "CANVAS": 16, "RANK": 3, "SAVE_EVERY": 1, "LEVELS": (0.1, 0.5, 0.9, 1.0), "FILLS": ((0.0, 8), (0.0, 64), (0.5, 8))}
@@ -73,6 +75,14 @@ def test_a_launch_that_was_killed_is_the_one_that_was_not(measured, small, tmp_p
     held_out = act3.windows(small, PARAMS["windows"], 24, act3.TEXT, True, act3.APART)
     row, _ = act3.launch(small, "none", act3.Recipe(PARAMS["lr"], steps=PARAMS["steps"], seed=act3.FIRST_SEED), text, held_out, tmp_path / "c.safetensors")
     assert {k: v for k, v in row.items() if k != "seconds"} == {k: v for k, v in measured.of("masked_launch")[0].items() if k != "seconds"}
+
+
+def test_levels_and_masks_of_a_step_have_streams_of_their_own(small):
+    key = lambda stream: mx.random.key(stream_seed(7, stream, 3))  # noqa: E731
+    text = np.random.default_rng(1).integers(2, VOCAB, (5, 24)).astype(np.int32)
+    _, hidden, t = act3.batches(text, act3.Recipe(seed=7))(3)
+    assert np.array_equal(t, mx.random.uniform(0.05, 1.0, (2,), key=key(TRAIN_RATE)))
+    assert np.array_equal(hidden, act3.masks(t, 16, key(TRAIN_NOISE)))
 
 
 def test_arms_differ_in_the_bias_alone(measured):

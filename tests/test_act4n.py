@@ -14,9 +14,11 @@ from specdecode_nb.protocols import act4n
 from specdecode_nb.protocols import act4n_checks as checks
 from specdecode_nb.records import RowFile, load_rows
 from specdecode_nb.rows.states import StateLaunchRow, StateScoreRow
+from specdecode_nb.streams import stream_seed
 from specdecode_nb.train import alphabet as symbols
 from specdecode_nb.train import states
 from specdecode_nb.train.alphabet import Alphabet
+from specdecode_nb.train.bidirectional import SHUFFLE
 from specdecode_nb.train.states import CANVAS, PREFIX, Recipe
 from toy import VOCAB, hybrid
 
@@ -72,6 +74,16 @@ def test_the_permutation_has_the_frequencies_and_no_tokens_of_the_original(seed)
 def test_a_permutation_that_cannot_avoid_a_state_keeps_the_counts():
     labels = np.array([0] * 8 + [1] * 2)
     assert np.array_equal(np.bincount(symbols.permuted(labels, np.ones(10), 0)), [8, 2])
+
+
+def test_the_shuffled_control_permutes_anew_at_every_step(target, alphabet):
+    loop, canvas = states.training(target, alphabet, "E", "shuffled", RECIPE, text())
+    orders = []
+    for step in range(3):
+        loop.run(step + 1, lambda *_, **__: None)
+        orders.append(tuple(canvas.order.tolist()))
+        assert orders[-1] == tuple(mx.random.permutation(CANVAS, key=mx.random.key(stream_seed(RECIPE.seed, SHUFFLE, step))).tolist())
+    assert len(set(orders)) == 3
 
 
 def test_what_each_condition_shows():

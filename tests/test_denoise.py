@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 from specdecode_nb.gdn import delta_rule_step
+from specdecode_nb.streams import DATA_SAMPLING
 from specdecode_nb.train import corpus, denoise
 from toy import VOCAB, hybrid
 
@@ -42,6 +43,23 @@ def test_the_rate_of_replaced_tokens_is_that_of_each_row():
     assert changed[0] == 0 and abs(changed - wanted).max() < 4 * 0.5 / math.sqrt(20_000)
     drawn = np.bincount(np.array(denoise.replaced(ids, t, VOCAB, mx.random.key(4)))[2], minlength=VOCAB)
     assert drawn.min() > 30 and len(drawn) == VOCAB
+
+
+@pytest.mark.parametrize("t", (0.05, 0.3))
+def test_which_token_comes_says_nothing_of_where(t):
+    """At few places too, every id of the vocabulary is as likely as another."""
+    drawn = np.array(denoise.replaced(mx.full((1, 40_000), -1), mx.array([t]), VOCAB, mx.random.key(4)))
+    tokens = drawn[drawn >= 0]
+    assert abs(len(tokens) / 40_000 - t) < 4 * 0.5 / 200
+    assert abs(tokens.mean() - (VOCAB - 1) / 2) < 4 * VOCAB / math.sqrt(12 * len(tokens)) and tokens.min() < 5 and tokens.max() > VOCAB - 6
+
+
+def test_every_epoch_takes_every_window_once_in_an_order_of_its_own():
+    """Batches of three out of seven windows, so that some lie across two epochs."""
+    taken = denoise.in_turn(np.arange(7)[:, None], 5, DATA_SAMPLING, 3)
+    epochs = np.concatenate([np.array(taken(step))[:, 0] for step in range(14)]).reshape(6, 7)
+    assert (np.sort(epochs, axis=1) == np.arange(7)).all() and len({tuple(epoch) for epoch in epochs}) == 6
+    assert np.array_equal(taken(0), denoise.in_turn(np.arange(7)[:, None], 5, DATA_SAMPLING, 3)(0))
 
 
 def test_scrambling_permutes_the_visible_tokens_among_themselves():
@@ -136,6 +154,17 @@ def test_losses_by_hand():
     assert denoise.canvas_loss(echo, ids, ids[:, 1:], None, 1, True).item() == 0
     ar, read = denoise.both_losses(echo, mx.array([[0, 2, 2, 3]]), mx.array([[True, False, False]]), mx.array([0.5]), 1, 1)
     assert ar.item() == pytest.approx(base + 6) and read.item() == pytest.approx(base + 9)  # 2 -> 2 alone is right; no canvas token is the mask
+
+
+def test_the_second_view_is_told_the_rest_of_the_noise_level():
+    """It believes every hidden token to be 1 with the probability t that it is told: 1 of 4 canvas rows at 1/4, the other three at 3/4."""
+    class Told(Script):
+        def __call__(self, ids, prefix, t):
+            return mx.stack([mx.log(1 - t), mx.log(t)], axis=-1)[:, None] + self._logits(ids)[:, prefix:]
+
+    told = Told(lambda ids: mx.zeros((*ids.shape, 2)))
+    ar, read = denoise.both_losses(told, mx.ones((1, 6), dtype=mx.int32), mx.array([[False, True, False, False]]), mx.array([0.25]), 2, 0)
+    assert ar.item() == pytest.approx(math.log(2)) and read.item() == pytest.approx(-(math.log(0.25) + 3 * math.log(0.75)) / 4)
 
 
 def test_a_copier_scores_the_copy_baseline():

@@ -58,6 +58,8 @@ def test_resumed_is_uninterrupted(tmp_path):
     assert state(second) == state(whole) != state(first) and second.log == whole.log == {"loss": [[10, *whole.log["loss"][0][1:]]]}
     with pytest.raises(BadInput, match="another recipe"):
         loop(replace(RECIPE, lr=0.1)).resume(tmp_path / "c.safetensors")
+    with pytest.raises(BadInput, match="another recipe"):
+        loop(replace(RECIPE, seed=4)).resume(tmp_path / "c.safetensors")
     loop(replace(RECIPE, lr=0.1)).resume(tmp_path / "c.safetensors", ["lr"])
     first.save(tmp_path / "d.safetensors")
     known = loop(frozen=lambda: "one")
@@ -99,6 +101,24 @@ def test_a_loss_that_is_not_finite_ends_the_run(value, word):
     run = Loop(Two(), lambda m, x, y: loss(m, x, y) * value, batch, RECIPE)
     with pytest.raises(FloatingPointError, match=f"step 1: {word}.*lower the rate"):
         run.run(4, quiet)
+
+
+def test_a_gradient_that_is_not_a_number_ends_the_run_though_the_loss_is_finite():
+    run = Loop(Two(), lambda m, x, y: loss(m, x, y) + mx.sqrt(mx.abs(0 * m.trained)).sum(), batch, RECIPE)  # 0, with slope 0 times infinity
+    with pytest.raises(FloatingPointError, match="step 1: loss [0-9.]+, gradient norm nan"):
+        run.run(4, quiet)
+
+
+@pytest.mark.parametrize("norm, ends", [(0.9e-3, True), (1.1e-3, False)])
+def test_a_gradient_is_still_below_a_thousandth(norm, ends):
+    """The sum of 16 numbers has a gradient of norm 4."""
+    run = Loop(Two(), lambda m, *_: norm / 4 * m.trained.sum(), batch, RECIPE, saturated=lambda *_: True, log_every=1)
+    if ends:
+        with pytest.raises(FloatingPointError, match="step 5:"):
+            run.run(20, quiet)
+    else:
+        run.run(20, quiet)
+    assert run.step == (5 if ends else 20) and {entry[2] for entry in run.log["loss"]} == {0.001}
 
 
 def test_saturation_is_five_still_steps_of_saturated_logits():

@@ -88,6 +88,14 @@ def test_the_rows_are_those_of_one_uncached_forward(pair, measured):
         assert found[name] == pytest.approx(expected[name], rel=0.02, abs=1e-6), name
 
 
+def test_on_schedule_a_position_is_noise_where_the_mask_says_so_and_the_true_token_elsewhere(measured):
+    """Nothing looks ahead: window 0 begins with two positions of noise, which are those of ``full``; window 1 is all true, so that the target sees its own rows."""
+    (full, mixed), (noise, true) = ([next(r for r in measured.rows if (r["window"], r["stratum"]) == (w, s)) for s in ("full", "schedule")] for w in (0, 1))
+    assert mixed["noised"][:3] == [1, 1, 0] and not any(true["noised"])
+    assert all(mixed[name][:2] == pytest.approx(full[name][:2], rel=0.02, abs=1e-6) for name in rprm1.FIELDS)
+    assert mixed["gap"][2] != pytest.approx(full["gap"][2], rel=0.02) and max(true["gap"]) < 1e-3 < min(noise["gap"])
+
+
 def test_on_its_own_text_the_target_reads_what_it_would_have_written(pair):
     """Row j of the answers is the target's own next token, so the drafter is judged on the text that it decodes."""
     from specdecode_nb import generate

@@ -12,7 +12,7 @@ from specdecode_nb.errors import BadInput
 from specdecode_nb.lora import adapter_weights
 from specdecode_nb.protocols import act4u, act4u3, act4u4, act4u5, training
 from specdecode_nb.records import RowFile, load_rows
-from specdecode_nb.streams import TRAIN_NOISE
+from specdecode_nb.streams import EVAL_NOISE, TRAIN_NOISE
 from specdecode_nb.targets import mx
 from specdecode_nb.train import corpus, uno
 from toy import VOCAB, adapter, hybrid
@@ -134,6 +134,66 @@ def test_the_untrained_adapter_is_the_target_and_shuffled_teachers_teach_somethi
         moved = next(r for r in file.of("launch") if r["arm"] == arm)
         assert len(moved["loss"]) == TINY["steps"] and moved["adapter_digest"] != first["adapter_digest"]
     assert first["loss"] == [] and first["trained"] == sum(v.size for v in adapter_weights(training.view(hybrid())[0]).values())
+
+
+def test_the_published_recipe():
+    """System 1: rank 16 on MLP and attention, TV, each row noise at a rate drawn for its block, text of a corpus; and 12 rows a step are four blocks of K=4."""
+    recipe, seven = asdict(training.published(params("act4u"), 4)), ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", *(f"self_attn.{n}_proj" for n in "qkvo"))
+    told = {"rank": 16, "modules": "published", "objective": "tv", "corruption": "uniform", "own_text": False, "shuffled": False, "negatives": 0,
+            "schedule": "flat", "warmup": 20, "seed": 20260903, "data_seed": None, "noise_seed": None, "block": 4, "blocks": 4, "lr": 5e-3, "steps": 4, "windows": 3}
+    assert recipe == recipe | told and set(uno.MODULES[recipe["modules"]]) == set(seven) and training.published(params("act4u"), 8, shuffled=True).shuffled
+
+
+def forced(batches=1):
+    """Texts to judge on, and the adapter tensors of rank 16 that are judged; they are not zero."""
+    return training.Texts(hybrid(), 3, batches), adapter_weights(adapter(hybrid(), 16, uno.MODULES["published"])[0])
+
+
+def test_the_seed_row_check_counts_what_an_adapter_on_the_rows_before_a_block_changes(monkeypatch):
+    (texts, tensors), view = forced(), training.view
+    good = training.forced_row(hybrid(), texts, tensors)
+    assert good["seed_rows_changed"] == 0 and good["seed_rows_compared"] == 4 * 33 * VOCAB
+
+    def everywhere(*args):
+        adapted, gate = view(*args)
+        real = gate.rows
+        gate.rows = lambda rows: real(None if rows is None else mx.ones(rows.shape))
+        return adapted, gate
+
+    monkeypatch.setattr(training, "view", everywhere)
+    wrong = training.forced_row(hybrid(), texts, tensors)
+    assert wrong["seed_rows_changed"] > 0.9 * wrong["seed_rows_compared"] and wrong["matches"] == good["matches"]
+
+
+def test_launches_are_judged_on_documents_that_are_not_trained_on():
+    texts = training.Texts(hybrid(), 40, 2)
+    trained_on, unseen = ({w.tobytes() for w in np.array(part.ids)} for part in (texts.clean, texts.unseen))
+    documents = {False: corpus.windows(hybrid(), 400, 40, corpus.SEED), True: corpus.windows(hybrid(), 400, 40, corpus.SEED, held_out=True)}
+    read, kept = ({w.astype(np.int32).tobytes() for w in documents[held_out]} for held_out in (False, True))
+    assert trained_on <= read and unseen <= kept and not unseen & read and len(unseen) > 5
+
+
+def test_forced_rows_name_the_windows_of_their_blocks():
+    """A block's window is one where seven rows in a row of the clean pass give the teacher's logits."""
+    texts, tensors = forced(2)
+    row, head = training.forced_row(hybrid(), texts, tensors), uno.embed_and_head(hybrid())[1]
+    own = np.array(head(texts.unseen.hidden))
+    teachers = np.concatenate([np.array(uno._blocks(hybrid(), texts.unseen, training.JUDGE, b, EVAL_NOISE, 8)[2]) for b in range(2)])
+    assert len(row["windows"]) == len(teachers) == row["blocks"] == 40
+    for window, teacher in zip(row["windows"], teachers):
+        assert any(np.allclose(own[window, a : a + 7], teacher, atol=1e-4) for a in range(8, 34))
+
+
+def test_checkpoints_of_another_measurement_are_taken_away(tmp_path):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    stale = tmp_path / "act4u3.work" / "trained-1-4.safetensors"
+    stale.parent.mkdir()
+    stale.write_text("of another measurement")
+    with pytest.raises(KeyboardInterrupt):
+        act4u3.measure(params("act4u3"), tmp_path / "act4u3.journal", stop)
+    assert not stale.exists()
 
 
 def test_the_book_names_things_as_the_protocols_do():

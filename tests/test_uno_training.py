@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten
 from specdecode_nb import lora
 from specdecode_nb.families import embed_and_head
 from specdecode_nb.gdn import RecurrentCache
-from specdecode_nb.streams import EVAL_NOISE, TRAIN_NOISE
+from specdecode_nb.streams import EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
 from specdecode_nb.train import fast, uno
 from toy import VOCAB, adapter, hybrid, reference_cache, stock
 
@@ -94,6 +94,24 @@ def test_a_block_starts_from_the_states_that_decoding_sees(clean):
                 assert all(np.array(ours[j][n]).tobytes() == np.array(plain[j][0]).tobytes() for j in (0, 1)), (n, a)
 
 
+@pytest.mark.parametrize("size", (0.2, 0.0))
+def test_teacher_states_and_true_tokens_of_a_step_are_of_one_place_in_the_text(clean, size):
+    """The place is found by the teacher's rows, which are the target's own logits there; the student's are those of the published layout."""
+    recipe, (adapted, gate) = uno.Recipe(block=R + 1, blocks=8, corruption="uniform"), adapter(hybrid(), size=size)
+    rows, caches, teacher, _ = uno._blocks(hybrid(), clean, recipe, 3, TRAIN_NOISE, 12)
+    noise = np.array(uno._blocks(hybrid(), clean, replace(recipe, corruption="full"), 3, TRAIN_NOISE, 12)[0])
+    gate.rows(mx.ones(rows.shape))
+    student, own, kept = np.array(adapted(rows, cache=caches)), np.array(hybrid().model(mx.array(WINDOWS))), np.array(rows) != noise
+    for n, row in enumerate(np.array(rows)):
+        [(w, a)] = [(w, a) for w in range(3) for a in range(-1, 24 - R) if np.allclose(own[w, a + 1 : a + 1 + R], np.array(teacher[n]), atol=1e-4)]
+        assert 12 <= a and np.array_equal(row[kept[n]], WINDOWS[w, a + 1 : a + 1 + R][kept[n]])
+        ids = mx.array([[*WINDOWS[w, : a + 1].tolist(), *row.tolist()]])
+        gate.rows(mx.array([[0.0] * (a + 1) + [1.0] * R]))
+        for model in (adapted, *[hybrid().model] * (not size)):  # an adapter of nothing is the target
+            np.testing.assert_allclose(student[n], np.array(model(ids))[0, -R:], atol=1e-3)
+    assert 4 < kept.sum() < kept.size - 4
+
+
 @pytest.mark.parametrize("modules", [lora.PUBLISHED, lora.PUBLISHED + lora.DELTANET])
 def test_a_zero_adapter_on_true_tokens_is_the_teacher(clean, modules):
     adapted, gate = lora.attach(hybrid().model, 4, modules)
@@ -138,6 +156,15 @@ def test_corruption():
     assert np.array_equal(rows[~kept], noise[~kept])  # the same noise, at fewer rows
     share = kept.mean(axis=1)
     assert 0.4 < share.mean() < 0.6 and (share == 1).sum() > 20 and (share < 0.2).sum() > 20  # a rate a block, uniform
+
+
+def test_the_rate_of_a_block_comes_from_the_stream_of_rates_and_its_noise_says_nothing_of_the_place():
+    ids, recipe = mx.zeros((40, 900), dtype=mx.int32), uno.Recipe(seed=5, corruption="uniform", noise_seed=8)
+    rate = np.array(mx.random.uniform(shape=(40, 1), key=mx.random.key(stream_seed(8, TRAIN_RATE, 3))))[:, 0]
+    rows = np.array(uno.corrupt(ids, VOCAB, recipe, 3))
+    assert np.abs((rows != 0).mean(axis=1) - rate).max() < 4 * 0.5 / 30 and np.ptp(rate) > 0.8  # noise is never 0
+    noise = rows[rate < 0.5][rows[rate < 0.5] != 0]
+    assert abs(noise.mean() - VOCAB / 2) < 4 * VOCAB / np.sqrt(12 * len(noise))
 
 
 # training
@@ -208,6 +235,20 @@ def test_going_on_from_an_earlier_adapter(windows, trained, tmp_path):
     assert {k: v.shape for k, v in start.items()} == {k: v.shape for k, v in trained[3].items()}
     log = run(windows, replace(RECIPE, steps=1), start=start)[2]
     assert log["agreement"][0][1] == trained[2]["agreement"][-1][1]
+
+
+def test_a_student_without_gradient_whose_logits_are_more_than_twice_the_teacher_s_ends_a_run(clean):
+    """An adapter of zeros has no gradient; the teacher's logits are scaled to both sides of the limit."""
+    recipe = replace(RECIPE, block=R + 1)
+    nothing = {k: mx.zeros_like(v) for k, v in lora.adapter_weights(lora.attach(hybrid().model, recipe.rank, uno.MODULES[recipe.modules])[0]).items()}
+    ratios = []
+    for step in range(5):
+        rows, caches, teacher, _ = uno._blocks(hybrid(), clean, recipe, step, TRAIN_NOISE, 4)
+        ratios.append((mx.abs(hybrid().model(rows, cache=caches)).max() / mx.abs(teacher).max()).item())
+    begin = lambda scale: uno.launch(hybrid(), replace(clean, hidden=clean.hidden * scale), recipe, 4, start=nothing)[2]  # noqa: E731
+    with pytest.raises(FloatingPointError, match="step 5: loss [0-9.]+, gradient norm 0;"):
+        begin(min(ratios) / 2.05).run(6, quiet)
+    begin(max(ratios) / 1.95).run(5, quiet)
 
 
 def test_a_rate_that_is_too_high_is_an_error(windows):
