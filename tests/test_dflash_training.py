@@ -169,7 +169,9 @@ def test_training_lowers_the_loss_and_goes_on_bit_for_bit(windows, rows, tmp_pat
     assert dflash.block_loss(whole.model, hybrid(), *batch).item() < 0.9 * dflash.block_loss(fresh.model, hybrid(), *batch).item()
     with pytest.raises(ValueError, match="another recipe"):
         dflash.Training(hybrid(), replace(RECIPE, lr=2e-2)).resume(tmp_path / "c.safetensors")
-    longer = dflash.Training(hybrid(), replace(RECIPE, steps=50))
+    with pytest.raises(ValueError, match=r"another recipe \(steps\)"):  # on which its rate depends
+        dflash.Training(hybrid(), replace(RECIPE, steps=50)).resume(tmp_path / "c.safetensors")
+    longer = dflash.Training(hybrid(), replace(RECIPE, patience=50))
     longer.resume(tmp_path / "c.safetensors")
     assert longer.step == 11
 

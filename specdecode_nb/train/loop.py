@@ -55,7 +55,7 @@ def rate(recipe, step: int) -> float:
     return recipe.lr * min((step + 1) / recipe.warmup, 1.0) * falls[kind]
 
 
-def read(path: Path) -> tuple[dict, dict]:
+def read_checkpoint(path: Path) -> tuple[dict, dict]:
     """Tensors and state of a file that :meth:`Loop.save` wrote. Raises BadInput if it is damaged, or no such file."""
     try:
         tensors, found = read_safetensors(path), mx.load(str(path), return_metadata=True)[1].get("state", "null")
@@ -141,7 +141,7 @@ class Loop:
             BadInput: the file is damaged, the recipe differs in other fields than ``changed`` and those that may (``steps`` under the
                 schedule "flat" alone, since the other rates depend on it), or target, tensors or moments are of another model.
         """
-        tensors, state = read(path)
+        tensors, state = read_checkpoint(path)
         free = {*changed} | (LONGER if schedule(self.recipe) == "flat" else LONGER - {"steps"})
         later = {f.name: f.default for f in fields(self.recipe) if f.default is not MISSING}  # an older checkpoint lacks fields of today
         theirs, ours = (json.loads(json.dumps(r)) for r in (later | state["recipe"], asdict(self.recipe)))
