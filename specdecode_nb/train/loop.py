@@ -63,9 +63,11 @@ def read_checkpoint(path: Path) -> tuple[dict, dict]:
         if not isinstance(state, dict) or not all(isinstance(state.get(k), kind) for k, kind in STATE.items()) or "loss" not in state["log"]:
             raise ValueError
     except BadInput as error:
-        raise BadInput(f"{str(error).rpartition(';')[0]}; remove it to begin before it, or give another folder.") from None
+        if not path.exists():
+            raise
+        raise BadInput(f"{str(error).rpartition(';')[0]}; remove it, or give another folder.") from None
     except ValueError:
-        raise BadInput(f"The file {path.name!r} is no checkpoint of a training, or a damaged one; remove it to begin before it, or give another folder.") from None
+        raise BadInput(f"The file {path.name!r} is no checkpoint of a training, or a damaged one; remove it, or give another folder.") from None
     return tensors, state
 
 
@@ -152,7 +154,7 @@ class Loop:
         wanted = dict(tree_flatten({"model": self.model.trainable_parameters(), "optimizer": self.optimizer.state}))
         expect({k: v.shape for k, v in wanted.items()}, {k: v.shape for k, v in tensors.items()}, path.name)
         if odd := next((k for k, v in wanted.items() if v.dtype != tensors[k].dtype), None) or ("optimizer.step" if tensors["optimizer.step"].item() != state["step"] else None):
-            raise BadInput(f"The tensor {odd!r} in {path.name!r} is not one that this training wrote there; remove the file to begin before it, or give another folder.")
+            raise BadInput(f"The tensor {odd!r} in {path.name!r} is not one that this training wrote there; remove the file, or give another folder.")
         part = tree_unflatten(list(tensors.items()))
         self.model.update(part["model"])
         self.optimizer.state = part["optimizer"]
