@@ -13,7 +13,7 @@ from specdecode_nb import criteria, load_drafter, load_target
 from specdecode_nb.book import regimes
 from specdecode_nb.decoder import Session, generate
 from specdecode_nb.dflash_files import write_dflash
-from specdecode_nb.errors import BadInput
+from specdecode_nb.errors import BadInput, RunFailed
 from specdecode_nb.protocols import common, dflash_rest, machine
 from specdecode_nb.records import RowFile, check_row, load_rows
 from specdecode_nb.targets import quantised
@@ -119,8 +119,46 @@ def test_a_competitor_ends_with_a_parent_that_was_killed():
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60).returncode == -9
 
 
+CHILD = """
+import sys, time
+from specdecode_nb.protocols import machine
+def prepare(setup):
+    def answer(request):
+        if request["fifo"] is None:
+            raise ValueError("too\\nbad")
+        with open(request["fifo"], "w") as held:
+            yield {"held": True}
+            until = time.time() + 60
+            while time.time() < until: pass
+            held.write("outlived its parent")
+    return answer
+machine.main(prepare)
+"""
+
+
+@pytest.fixture
+def child_module(tmp_path, monkeypatch):
+    (tmp_path / "odd_child.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+
+
+def test_a_child_that_computes_ends_with_a_parent_that_was_killed(child_module, tmp_path):
+    """It holds a pipe open, so that the pipe's end is its own."""
+    os.mkfifo(tmp_path / "held")
+    code = ("import os\nfrom specdecode_nb.protocols import machine\nwith machine.worker({}, 0, 'odd_child') as w:\n    list(w.answer())\n"
+            f"    next(w.ask({{'fifo': {str(tmp_path / 'held')!r}}}))\n    os.kill(os.getpid(), 9)")
+    with subprocess.Popen([sys.executable, "-c", code]) as parent, open(tmp_path / "held") as held:
+        assert parent.wait() == -9 and held.read() == ""
+
+
+def test_what_breaks_in_a_child_is_one_sentence(child_module):
+    with pytest.raises(RunFailed, match=r"^A measuring process ended with status 1: [^\n]*bad\.$"), machine.worker({}, 0, "odd_child") as w:
+        list(w.answer())
+        list(w.ask({"fifo": None}))
+
+
 def test_a_child_that_fails_says_why():
-    with pytest.raises(RuntimeError, match="no-such-target"), machine.worker({"target": "no-such-target", "dtype": "float32", "drafter": "dflash", "block": 4}, 0) as w:
+    with pytest.raises(BadInput, match="^There is no target 'no-such-target'"), machine.worker({"target": "no-such-target", "dtype": "float32", "drafter": "dflash", "block": 4}, 0) as w:
         list(w.answer())
     assert gone(w.process)
 

@@ -1,4 +1,5 @@
 """The one training loop: it goes on bit for bit, trains what is allowed alone, and stops when it must."""
+import json
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
@@ -73,6 +74,62 @@ def test_resumed_is_uninterrupted(tmp_path):
         loop(model=wide).resume(tmp_path / "c.safetensors")
 
 
+@pytest.mark.parametrize("schedule", ["linear", "end"])
+def test_a_schedule_that_depends_on_the_steps_keeps_them(tmp_path, schedule):
+    recipe, path = replace(RECIPE, schedule=schedule), tmp_path / "c.safetensors"
+    loop(recipe).save(path)
+    loop(recipe).resume(path)
+    with pytest.raises(BadInput, match=r"another recipe \(steps\); give that one"):
+        loop(replace(recipe, steps=30)).resume(path)
+
+
+def changed(part="", value=lambda v: v, names=lambda k: True, **state):
+    """A damage: tensors of ``part`` with other values, those of some names alone, the state with other fields."""
+    def damage(path):
+        tensors, found = mx.load(str(path), return_metadata=True)
+        text = json.dumps(json.loads(found["state"]) | state)
+        kept = {k: value(v) if part and part in k else mx.array(np.array(v)) for k, v in tensors.items() if names(k)}
+        mx.save_safetensors(str(path), kept, {"state": text})
+    return damage
+
+
+def told(metadata):
+    return lambda path: mx.save_safetensors(str(path), {k: mx.array(np.array(v)) for k, v in mx.load(str(path)).items()}, metadata)
+
+
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "missing": lambda path: path.unlink(),
+    "without metadata": told({}),
+    "state cut": told({"state": "{"}),
+    "state a list": told({"state": "[]"}),
+    "state without a log": changed(log=None),
+    "without moments": changed(names=lambda k: not k.startswith("optimizer.trained")),
+    "half the moments": changed(names=lambda k: not k.endswith(".v")),
+    "moments of another shape": changed(".v", lambda v: mx.zeros((1,))),
+    "half precision": changed("model.", lambda v: v.astype(mx.float16)),
+    "weights not finite": changed("model.", lambda v: v * mx.nan),
+    "moments not finite": changed(".m", lambda v: v * mx.inf),
+    "another step in the moments": changed("optimizer.step", lambda v: v + 1),
+    "another step in the state": changed(step=5),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_one_sentence(tmp_path, damage):
+    run, path = loop(), tmp_path / "c.safetensors"
+    run.run(2, quiet)
+    run.save(path)
+    DAMAGES[damage](path)
+    again = loop()
+    before = state(again)
+    with pytest.raises(BadInput, match=r"^[^;\n]*'c\.safetensors'[^;\n]*; [^\n]*\.$"):
+        again.resume(path)
+    assert state(again) == before and again.step == 0
+
+
 def test_only_what_is_allowed_is_trained():
     run = loop(allowed=lambda name: name == "trained")
     before = {k: np.array(v) for k, v in tree_flatten(run.model.parameters())}
@@ -119,6 +176,12 @@ def test_a_gradient_is_still_below_a_thousandth(norm, ends):
     else:
         run.run(20, quiet)
     assert run.step == (5 if ends else 20) and {entry[2] for entry in run.log["loss"]} == {0.001}
+
+
+def test_weights_that_are_not_finite_after_the_last_update_end_the_run():
+    """The loss of that step is computed before it."""
+    with pytest.raises(FloatingPointError, match="step 3: weights are not finite.*lower the rate"):
+        loop(rate=lambda step: float("inf") if step == 2 else 0.01).run(3, quiet)
 
 
 def test_saturation_is_five_still_steps_of_saturated_logits():

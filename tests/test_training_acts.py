@@ -2,6 +2,7 @@
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -103,6 +104,66 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_adapters(files, tmp_path):
     told = lambda f: [(r["arm"], r["launch"], r["step"], r["state_digest"]) for r in f.of("launch")]  # noqa: E731
     assert told(again) == told(whole) and [r["matches"] for r in again.of("forced")] == [r["matches"] for r in whole.of("forced")]
     assert [(r["arm"], r["token_digest"]) for r in again.of("decode")] == [(r["arm"], r["token_digest"]) for r in whole.of("decode")]
+
+
+def zeroed(path):
+    tensors, metadata = mx.load(str(path), return_metadata=True)
+    mx.save_safetensors(str(path), {k: v * 0 if k.startswith("model.") and k.endswith("lora_b") else mx.array(np.array(v)) for k, v in tensors.items()}, metadata)
+
+
+def moved_from(name):
+    return lambda path: shutil.copy(path.with_name(name), path)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+@pytest.fixture(scope="module")
+def halfway(toys, tmp_path_factory):
+    """The folder of a measurement that was killed while it decoded."""
+    def stop(done, total, label):
+        if done == 11:
+            raise KeyboardInterrupt
+
+    folder = tmp_path_factory.mktemp("halfway")
+    with pytest.raises(KeyboardInterrupt):
+        act4u3.measure(params("act4u3"), folder / "act4u3.journal", stop)
+    return folder
+
+
+@pytest.mark.parametrize("rows", [None, 2])  # of the launch that are kept: all, or the untrained adapter's alone
+@pytest.mark.parametrize("which, damage, said", [("curve-1-4", zeroed, "not the one that was measured; remove it"), ("curve-1-4", moved_from("untrained-1-0.safetensors"), "not the one"),
+                                                 ("curve-1-2", moved_from("curve-1-1.safetensors"), "not the one"), ("curve-1-4", cut, "not a whole safetensors file")])
+def test_a_checkpoint_that_is_not_the_one_measured_is_refused(halfway, tmp_path, which, damage, said, rows):
+    shutil.copytree(halfway, tmp_path, dirs_exist_ok=True)
+    journal = tmp_path / "act4u3.journal"
+    if rows:  # without rows to compare with, name and contents are all that can be compared
+        if damage is zeroed:
+            return
+        journal.write_text("".join(journal.read_text().splitlines(keepends=True)[: 1 + rows]))
+        said = "of step|not a whole"
+    damage(journal.with_suffix(".work") / f"{which}.safetensors")
+    before = journal.read_text()
+    with pytest.raises(BadInput, match=said):
+        act4u3.measure(params("act4u3"), journal, resume=True)
+    assert "decode" in before or rows
+    assert not [line for line in journal.read_text()[len(before):].splitlines() if '"kind": "decode"' in line] and not journal.with_suffix(".json").exists()
+
+
+def test_a_checkpoint_that_is_gone_is_trained_again(halfway, files, tmp_path):
+    shutil.copytree(halfway, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "act4u3.work" / "curve-1-2.safetensors").unlink()
+    again = load_rows(act4u3.measure(params("act4u3"), tmp_path / "act4u3.journal", resume=True))
+    assert [r["token_digest"] for r in again.of("decode")] == [r["token_digest"] for r in files("act4u3").of("decode")]
+
+
+def test_checkpoints_of_another_run_behind_a_link_are_refused(halfway, tmp_path):
+    shutil.copytree(halfway / "act4u3.work", tmp_path / "elsewhere")
+    (tmp_path / "act4u3.work").symlink_to("elsewhere")
+    with pytest.raises(BadInput, match="act4u3.work' cannot be emptied .*; remove it, or choose another --out"):
+        act4u3.measure(params("act4u3"), tmp_path / "act4u3.journal")
+    assert list((tmp_path / "elsewhere").iterdir())
 
 
 def test_launches_that_share_everything_share_every_bit_and_each_ingredient_shows(files):

@@ -1,4 +1,5 @@
 """Training a Uno drafter on a toy: branched blocks against the published layout, frozen target, reproducible weights."""
+import re
 from dataclasses import replace
 
 import mlx.core as mx
@@ -6,7 +7,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
-from specdecode_nb import lora
+from specdecode_nb import ending, lora
 from specdecode_nb.families import embed_and_head
 from specdecode_nb.gdn import RecurrentCache
 from specdecode_nb.streams import EVAL_NOISE, TRAIN_NOISE, TRAIN_RATE, stream_seed
@@ -254,6 +255,61 @@ def test_a_student_without_gradient_whose_logits_are_more_than_twice_the_teacher
 def test_a_rate_that_is_too_high_is_an_error(windows):
     with pytest.raises(FloatingPointError, match="lower the rate"):
         run(windows, replace(RECIPE, lr=1e30, warmup=1))
+
+
+# the command
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs the command with these words in an empty folder with a corpus and windows: (status, what it said)."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "torn.npy").write_bytes(b"\x93NUMPY")
+    (tmp_path / "empty.npy").touch()
+    np.save(tmp_path / "corpus" / "train.npy", np.where(np.arange(1, 901) % 30, 7, 0).astype(np.uint16))
+    np.save(tmp_path / "own.npy", np.random.default_rng(0).integers(1, VOCAB, (uno.HELD_OUT + 4, 24)).astype(np.int32))
+    np.save(tmp_path / "foreign.npy", np.full((uno.HELD_OUT + 4, 24), VOCAB))
+    np.save(tmp_path / "few.npy", np.ones((uno.HELD_OUT, 24), dtype=int))
+    np.save(tmp_path / "real.npy", np.ones((40, 24)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(uno, "load_target", lambda name: hybrid())
+
+    def run(words):
+        monkeypatch.setattr("sys.argv", ["uno", *words.split()])
+        return ending.guarded(uno.main), capsys.readouterr().err
+
+    return run
+
+
+GOOD = "u.safetensors --windows-file own.npy --prefix 8 --block 3 --windows 3 --blocks 2 --steps 1 --rank 2"
+
+
+@pytest.mark.parametrize("words, said", [
+    *((f"{GOOD} --{name} {least - 1}", f"--{name} is {least - 1}; give {least} or more")
+      for name, least in {"steps": 1, "rank": 1, "block": 2, "windows": 1, "blocks": 1, "prefix": 1, "negatives": 0, "seed": 0, "text-windows": 1}.items()),
+    *((f"{GOOD} --lr {rate}", f"--lr is {float(rate)}; give a finite number above 0") for rate in ("nan", "inf", "0", "-1")),
+    (f"{GOOD} --prefix 21", r"than --prefix and --block together \(24\)"),
+    (f"{GOOD} --window 11", r"--window is 11; give more than --prefix and --block together \(11\)"),
+    (f"{GOOD} --checkpoint nowhere/c.safetensors", "'nowhere/c.safetensors': its folder is missing"),
+    (f"nowhere/{GOOD}", "'nowhere/u.safetensors': its folder is missing"),
+    (f"{GOOD} --checkpoint corpus", "'corpus': that is a folder"),
+    (f"{GOOD} --windows-file torn.npy", "'torn.npy' holds no token ids"),
+    (f"{GOOD} --windows-file empty.npy", "'empty.npy' holds no token ids"),
+    (f"{GOOD} --windows-file real.npy", r"'real.npy' holds no token ids \(no whole numbers of 2 axes\)"),
+    (f"{GOOD} --windows-file foreign.npy", f"ids from {VOCAB} to {VOCAB}, but those of the target end at {VOCAB - 1}"),
+    (f"{GOOD} --windows-file few.npy", "gives 0 windows of 24 tokens"),
+    (f"{GOOD} --windows-file corpus/train.npy", "'corpus/train.npy' holds no token ids"),
+    (f"u.safetensors nowhere {GOOD.split(' ', 1)[1]}", "'nowhere/train.npy' holds no token ids .No such file"),
+    ("u.safetensors corpus --window 24 --prefix 8 --block 3 --text-windows 9", "41 windows of own text need as many documents, but the corpus has 30"),
+    (GOOD.replace("--windows-file own.npy ", ""), "There is no text to train on")])
+def test_bad_options_are_one_sentence_before_anything_starts(command, monkeypatch, words, said):
+    monkeypatch.setattr(uno, "clean_pass", None)
+    status, error = command(words)
+    assert status == 2 and error.count("\n") == 1 and re.search(said, error)
+
+
+def test_the_command_trains(command, tmp_path):
+    assert command(GOOD) == (0, "") and (tmp_path / "u.safetensors").is_file()
 
 
 # arithmetic that only training uses

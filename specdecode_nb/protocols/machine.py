@@ -11,9 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from ..ending import PROGRAM, guarded
+from ..errors import BadInput, RunFailed
 
 CONDITIONS = ("quiet", "low_priority", "busy_core")
 NICE = 10
@@ -54,7 +59,7 @@ class Worker:
         self.process, self._errors, self.niceness = process, errors, None
 
     def ask(self, request: dict) -> Generator[dict]:
-        """Send one request and yield the rows of the answer. Raises RuntimeError with the child's last words if it fails."""
+        """Send one request and yield the rows of the answer; for errors see :meth:`answer`."""
         self.send(request)
         yield from self.answer()
 
@@ -66,12 +71,14 @@ class Worker:
             pass  # what it wrote before it ended says why
 
     def answer(self) -> Generator[dict]:
+        """The rows of the answer. Raises what the child ended with, in its last words: BadInput, or RunFailed for everything else."""
         while True:
             line = self.process.stdout.readline()
             if not line:
                 self._errors.seek(0)
-                words = self._errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
-                raise RuntimeError(f"A measuring process ended with status {self.process.wait()}: {words[-1]}")
+                words, status = self._errors.read().decode(errors="replace").strip().splitlines() or ["no message"], self.process.wait()
+                said = words[-1].removeprefix(f"{PROGRAM}: ")
+                raise BadInput(said) if status == 2 else RunFailed(f"A measuring process ended with status {status}: {said.rstrip('.')}.")
             answer = json.loads(line)
             if answer.get("done"):
                 self.niceness = answer["niceness"]
@@ -142,10 +149,18 @@ def serve(requests, answers, prepare: Callable[[dict], Callable[[dict], Iterator
             answers.flush()  # a finished row is the parent's at once
 
 
+def end_with(parent: int) -> None:
+    """End this process once its parent is another one: a child that computes does not see its requests end."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main(prepare: Callable = decoding) -> None:
-    """Serve requests from standard input."""
+    """Serve requests from standard input; exits with a status and one sentence as a command does."""
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     out, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
-    serve(iter(sys.stdin.readline, ""), out, prepare)
+    sys.exit(guarded(lambda: serve(iter(sys.stdin.readline, ""), out, prepare)))
 
 
 if __name__ == "__main__":

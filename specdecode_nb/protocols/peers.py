@@ -18,7 +18,7 @@ from .. import criteria
 from ..decoder import PREFILL_ROWS
 from ..drafters import load_drafter, place
 from ..environment import installed
-from ..errors import BadInput
+from ..errors import BadInput, RunFailed
 from ..records import sha256
 from ..small import SmallDrafter, SmallModel, read_small
 from ..targets import Target, load_target, mx
@@ -164,7 +164,7 @@ def runtime_rows(name: str, setup: dict, prompts: list[dict], tokens: int, repea
                     begun = True
                     if (p["id"], answer["kept"]) not in undone:
                         yield answer
-        except RuntimeError as error:  # its last words say what stopped it
+        except (BadInput, RunFailed) as error:  # its last words say what stopped it
             if begun:
                 raise
             yield row(str(error))

@@ -7,7 +7,7 @@ committed corpus recipe, which needs no installed package: documents that the ta
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,10 +21,12 @@ from mlx.utils import tree_unflatten
 
 from .. import blas, criteria
 from ..drafters import NOISE_SEED, UnoDrafter
+from ..errors import BadInput
 from ..lora import adapter_weights, attach
 from ..streams import EVAL_NOISE
 from ..targets import Target, load_target, mx
 from ..train import corpus, uno
+from ..train.loop import read_checkpoint
 from .common import WARMUP_PROMPTS, check_room, decode_rows, decoded, drafting_arm, journal_of, keeper, plain_arms, prompt_suite
 
 SEED, WINDOW, LOWEST = 20260903, 192, 64  # tokens of a window, and the first of them that a block may branch off from
@@ -109,14 +111,18 @@ def checkpoint(work: Path, name: str, step: int) -> Path:
     return work / f"{name}-{step}.safetensors"
 
 
+def step_of(stem: str) -> int:
+    return int(stem.rsplit("-", 1)[1])
+
+
 def weights(path: Path, part: str = "model.") -> dict[str, mx.array]:
-    """The adapter tensors of a checkpoint; with ``part`` "" the moments too."""
-    return {k.removeprefix("model."): v for k, v in mx.load(str(path)).items() if k.startswith(part)}
+    """The adapter tensors of a checkpoint; with ``part`` "" the moments too. Raises BadInput for a damaged file."""
+    return {k.removeprefix("model."): v for k, v in read_checkpoint(path)[0].items() if k.startswith(part)}
 
 
 def spent(path: Path) -> float:
-    """Seconds of training that led to a checkpoint, those of the launch it went on from included."""
-    return json.loads(mx.load(str(path), return_metadata=True)[1]["state"])["seconds"]
+    """Seconds of training that led to a checkpoint, those of the launch it went on from included. Raises BadInput for a damaged file."""
+    return read_checkpoint(path)[1]["seconds"]
 
 
 def digest(tensors: Mapping[str, mx.array]) -> str:
@@ -148,9 +154,34 @@ def nudge(adapted, which: int) -> None:
     adapted.update(tree_unflatten([(name, mx.array(moved))]))
 
 
+def resume(run: uno.Loop, path: Path, changed: Iterable[str] = ()) -> None:
+    """Go on from a checkpoint, which must be of the step in its name. Raises BadInput."""
+    run.resume(path, changed)
+    if run.step != step_of(path.stem):
+        raise BadInput(f"The checkpoint {path.name!r} is of step {run.step}; remove it, or start anew in another folder (--out).")
+
+
+def check_kept(rows: Iterable[dict], job: Job, work: Path) -> None:
+    """The checkpoints of a job, moments included, must be those that its launch rows tell of. Raises BadInput."""
+    for row in rows:
+        if row["kind"] == "launch" and (row["arm"], row["launch"]) == (job.arm, job.launch):
+            path = checkpoint(work, job.name, row["step"])
+            if path.exists() and digest(weights(path, "")) != row["state_digest"]:
+                raise BadInput(f"The checkpoint {str(path)!r} is not the one that was measured; remove it, or start anew in another folder (--out).")
+
+
+def emptied(work: Path) -> None:
+    """Take the folder away with the checkpoints of another measurement, which are none of this one's. Raises BadInput."""
+    try:
+        if os.path.lexists(work):
+            shutil.rmtree(work)
+    except OSError as error:  # a link too
+        raise BadInput(f"The folder of checkpoints {str(work)!r} cannot be emptied ({error.strerror or error}); remove it, or choose another --out.") from None
+
+
 def train(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[tuple[int, uno.Loop]]:
     """Run a launch from checkpoint to checkpoint; yields (step, its loop) at every stop, also of one that is finished."""
-    first = int(job.start.rsplit("-", 1)[1]) if job.start else 0
+    first = step_of(job.start) if job.start else 0
     parts = job.widths or (job.recipe.block,)
     ends = [first + round((job.stops[-1] - first) * (n + 1) / len(parts)) for n in range(len(parts))]
     rows, before = job.recipe.blocks * (job.recipe.block - 1), work / f"{job.start}.safetensors" if job.start else None
@@ -161,10 +192,10 @@ def train(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[tuple[
         loop.log_every = 1
         path = checkpoint(work, job.name, point)
         if path.exists():
-            loop.resume(path)
+            resume(loop, path)
         else:
             if before:
-                loop.resume(before, FREE)
+                resume(loop, before, FREE)
             if job.nudged is not None and loop.step == first:
                 nudge(adapted, job.nudged)
             while loop.step < point:
@@ -202,7 +233,7 @@ def forced_row(target: Target, texts: Texts, tensors: Mapping[str, mx.array] | N
 
 def job_rows(target: Target, texts: Texts, job: Job, work: Path) -> Iterator[dict]:
     """A ``launch`` row for every stop, and a ``forced`` one if the job is judged."""
-    since, earlier = (int(job.start.rsplit("-", 1)[1]), spent(work / f"{job.start}.safetensors")) if job.start else (0, 0.0)
+    since, earlier = (step_of(job.start), spent(work / f"{job.start}.safetensors")) if job.start else (0, 0.0)
     for step, loop in train(target, texts, job, work):
         path = checkpoint(work, job.name, step)
         about = {"arm": job.arm, "launch": job.launch, "step": step, "change": job.change, "block": (job.widths or (job.recipe.block,))[-1]}
@@ -245,7 +276,7 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
         params: target, rate, draft_rows, windows, batches, tokens, repeats, prompts, quick and the Act's own.
         running: a context of (target, texts, work) that gives what runs one job and yields its rows.
     Raises:
-        BadInput: before anything is trained, if an input does not exist or does not fit.
+        BadInput: before anything is trained, if an input does not exist or does not fit; a checkpoint is damaged or not the one that was measured.
     """
     target = load_target(params["target"], "float32")
     prompts, work = prompt_suite(target, params["prompts"]), journal.with_suffix(".work")
@@ -257,16 +288,18 @@ def measure(act: str, params: dict, journal: Path, progress: Callable | None, re
     trainee = SimpleNamespace(name="uno", metadata={"made": "trained in this measurement, see the launch rows"})
     total = sum(len(job.stops) * (1 + job.judged) for job in jobs) + len(prompts) * params["repeats"] * (len(arms) + 2)
     with journal_of(act, journal, target, trainee, config, resume) as rows:
-        if not len(rows):  # checkpoints of another measurement are none of this one's
-            shutil.rmtree(work, ignore_errors=True)
+        if not len(rows):
+            emptied(work)
         work.mkdir(parents=True, exist_ok=True)
         keep = keeper(rows, total, progress)
         done = {(r["kind"], r["arm"], r["launch"], r["step"]) for r in rows if r["kind"] in ("launch", "forced")}
         with running(target, Texts(target, params["windows"], params["batches"]), work) as run:
             for job in jobs:
+                check_kept(rows, job, work)
                 rows_there = all((kind, job.arm, job.launch, step) in done for kind in ("launch", "forced")[: 1 + job.judged] for step in job.stops)
-                if not rows_there or not checkpoint(work, job.name, job.stops[-1]).exists():  # decoding and later launches need it
+                if not rows_there or not all(checkpoint(work, job.name, step).exists() for step in job.stops):  # decoding and later launches need them
                     keep(r for r in run(job) if (r["kind"], r["arm"], r["launch"], r["step"]) not in done)
+                    check_kept(rows, job, work)  # what was trained a second time for rows that are there
         keep(decode_rows(target, prompts, arms_of(target, arms, work), params["tokens"], params["repeats"], decoded(rows)))
     return journal.with_suffix(".json")
 

@@ -17,12 +17,13 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from ..checkpoints import expect, write_safetensors
+from ..checkpoints import expect, read_safetensors, write_safetensors
 from ..errors import BadInput
 
 CLIP = 1.0  # global norm of the gradient
 STILL, PATIENCE = 1e-3, 5  # a gradient norm below STILL for PATIENCE steps of saturated logits ends a run (published system 1.4)
-LONGER = ("steps", "patience")  # what may differ between a checkpoint and the run that goes on from it
+LONGER = {"steps", "patience"}  # what may differ between a checkpoint and the run that goes on from it; steps where the rate is flat alone
+STATE = {"recipe": dict, "step": int, "seconds": (int, float), "log": dict}
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,34 @@ class Recipe:
     schedule: str = "flat"
 
 
+def schedule(recipe) -> str:
+    """The schedule's name; that of a recipe without the field."""
+    return getattr(recipe, "schedule", "linear")
+
+
 def rate(recipe, step: int) -> float:
     """The learning rate of ``step``, counted from 0. Raises BadInput for an unknown schedule."""
-    kind, left = getattr(recipe, "schedule", "linear"), 1 - step / recipe.steps
+    kind, left = schedule(recipe), 1 - step / recipe.steps
     falls = {"flat": 1.0, "linear": max(0.05, left), "end": max(0.02, min(1.0, left / 0.3))}
     if kind not in falls:
         raise BadInput(f"There is no schedule {kind!r}; take {', '.join(falls)}.")
     return recipe.lr * min((step + 1) / recipe.warmup, 1.0) * falls[kind]
+
+
+def read_checkpoint(path: Path) -> tuple[dict, dict]:
+    """Tensors and state of a file that :meth:`Loop.save` wrote. Raises BadInput if it is damaged, or no such file."""
+    try:
+        tensors, found = read_safetensors(path), mx.load(str(path), return_metadata=True)[1].get("state", "null")
+        state = json.loads(found)
+        if not isinstance(state, dict) or not all(isinstance(state.get(k), kind) for k, kind in STATE.items()) or "loss" not in state["log"]:
+            raise ValueError
+    except BadInput as error:
+        if not path.exists():
+            raise
+        raise BadInput(f"{str(error).rpartition(';')[0]}; remove it, or give another folder.") from None
+    except ValueError:
+        raise BadInput(f"The file {path.name!r} is no checkpoint of a training, or a damaged one; remove it, or give another folder.") from None
+    return tensors, state
 
 
 class Loop:
@@ -84,7 +106,7 @@ class Loop:
         """Steps up to ``until``; ``self.seconds`` counts their wall time.
 
         Raises:
-            FloatingPointError: a loss or gradient that is not finite, or saturation.
+            FloatingPointError: a loss, gradient or weight that is not finite, or saturation.
             RuntimeError: the frozen part is not what it was.
         """
         while self.step < until:
@@ -102,6 +124,8 @@ class Loop:
             if self.step % self.log_every == 0:
                 self.log["loss"].append([self.step, round(loss.item(), 4), round(norm.item(), 3)])
                 say(*self.log["loss"][-1], f"{self.seconds / self.step:.2f} s/step", flush=True)
+        if not all(mx.isfinite(v).all().item() for _, v in tree_flatten(self.model.trainable_parameters())):  # no later loss tells of the last update
+            raise FloatingPointError(f"Training stopped at step {self.step}: weights are not finite after the update; lower the rate.")
         if self._frozen and self._frozen() != self._digest:
             raise RuntimeError("The target's digest changed during training; what was trained is void.")
 
@@ -112,18 +136,26 @@ class Loop:
         state = {"recipe": asdict(self.recipe), "step": self.step, "seconds": self.seconds, "still": self.still, "log": self.log, "frozen": self._digest}
         write_safetensors(path, tensors, {"state": json.dumps(state)})
 
-    def resume(self, path: Path, changed: Iterable[str] = LONGER) -> None:
-        """Go on from :meth:`save`. Raises BadInput if the recipe differs in other fields than ``changed``, or target or tensors are of another model."""
-        tensors, metadata = mx.load(str(path), return_metadata=True)
-        state, changed = json.loads(metadata["state"]), set(changed) | set(LONGER)
-        fixed = lambda r: {k: v for k, v in json.loads(json.dumps(r)).items() if k not in changed}  # noqa: E731
+    def resume(self, path: Path, changed: Iterable[str] = ()) -> None:
+        """Go on from :meth:`save`.
+
+        Raises:
+            BadInput: the file is damaged, the recipe differs in other fields than ``changed`` and those that may (``steps`` under the
+                schedule "flat" alone, since the other rates depend on it), or target, tensors or moments are of another model.
+        """
+        tensors, state = read_checkpoint(path)
+        free = {*changed} | (LONGER if schedule(self.recipe) == "flat" else LONGER - {"steps"})
         later = {f.name: f.default for f in fields(self.recipe) if f.default is not MISSING}  # an older checkpoint lacks fields of today
-        if fixed(later | state["recipe"]) != fixed(asdict(self.recipe)):
-            raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe; give that one or another folder.")
+        theirs, ours = (json.loads(json.dumps(r)) for r in (later | state["recipe"], asdict(self.recipe)))
+        if differ := sorted(k for k in {*theirs, *ours} - free if theirs.get(k) != ours.get(k)):
+            raise BadInput(f"The checkpoint {path.name!r} belongs to another recipe ({', '.join(differ)}); give that one or another folder.")
         if state.get("frozen") and self._digest and state["frozen"] != self._digest:
             raise BadInput(f"The checkpoint {path.name!r} was trained on another target; give that one or another folder.")
-        part = lambda name: {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}  # noqa: E731
-        expect({k: v.shape for k, v in tree_flatten(self.model.trainable_parameters())}, {k: v.shape for k, v in part("model.").items()}, path.name)
-        self.model.update(tree_unflatten(list(part("model.").items())))
-        self.optimizer.state = tree_unflatten(list(part("optimizer.").items()))
+        wanted = dict(tree_flatten({"model": self.model.trainable_parameters(), "optimizer": self.optimizer.state}))
+        expect({k: v.shape for k, v in wanted.items()}, {k: v.shape for k, v in tensors.items()}, path.name)
+        if odd := next((k for k, v in wanted.items() if v.dtype != tensors[k].dtype), None) or ("optimizer.step" if tensors["optimizer.step"].item() != state["step"] else None):
+            raise BadInput(f"The tensor {odd!r} in {path.name!r} is not one that this training wrote there; remove the file, or give another folder.")
+        part = tree_unflatten(list(tensors.items()))
+        self.model.update(part["model"])
+        self.optimizer.state = part["optimizer"]
         self.step, self.seconds, self.still, self.log = state["step"], state["seconds"], state.get("still", 0), state["log"]

@@ -132,11 +132,11 @@ def train(corpus: Path, work: Path, steps: int, save_every: int = 50, eval_every
     return run
 
 
-def export(corpus: Path, work: Path, folder: Path) -> None:
+def export(corpus: Path, work: Path, folder: Path, steps: int = RECIPE["phases"][-1]["until"]) -> None:
     """Write the checkpoint as bf16 safetensors with config and provenance, in the layout mlx-lm loads."""
     from ..environment import provenance
 
-    run = started(corpus, work, RECIPE["phases"][-1]["until"])
+    run = started(corpus, work, steps)
     if not run.step:
         raise FileNotFoundError("There is no checkpoint to export; train first.")
     weights = {k: v.astype(mx.bfloat16) if v.ndim > 1 else v for k, v in tree_flatten(run.model.parameters())}
@@ -193,6 +193,6 @@ if __name__ == "__main__":
     parser.add_argument("--export", type=Path)
     options = parser.parse_args()
     if options.export:
-        export(options.corpus, options.work, options.export)
+        export(options.corpus, options.work, options.export, options.steps)
     else:
         train(options.corpus, options.work, options.steps)

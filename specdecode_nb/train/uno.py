@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 from ..backend import mx  # isort: skip
 
@@ -179,10 +180,17 @@ def suffix_loss(adapted, gate, target: Target, ids, rows, kind: str):
 
 
 def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length: int, seed: int, batch: int = 136) -> np.ndarray:
-    """n windows [n, length]: the first ``prefix`` tokens of a document, then the target's own greedy continuation."""
+    """n windows [n, length]: the first ``prefix`` tokens of a document, then the target's own greedy continuation.
+
+    Raises:
+        BadInput: ``tokens`` has fewer than ``n`` documents.
+    """
     rng = np.random.default_rng(stream_seed(seed, DATA_SAMPLING, 0))
     begins = np.concatenate([[0], np.flatnonzero(tokens == 0) + 1])
-    starts = rng.choice(begins[begins + prefix < len(tokens)], n, replace=False)
+    begins = begins[begins + prefix < len(tokens)]
+    if len(begins) < n:
+        raise BadInput(f"{n} windows of own text need as many documents, but the corpus has {len(begins)}; ask for fewer or give a larger corpus.")
+    starts = rng.choice(begins, n, replace=False)
     made = []
     for first in range(0, n, batch):
         rows = np.stack([tokens[s : s + prefix] for s in starts[first : first + batch]]).astype(np.int32)
@@ -197,7 +205,7 @@ def own_windows(target: Target, tokens: np.ndarray, n: int, prefix: int, length:
 
 
 def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array in ``path``; made, and put there whole, if there is none."""
+    """The windows in ``path``; made, and put there whole, if there are none. Raises BadInput for a file that holds no windows."""
     if not path.exists():
         part = path.with_suffix(".part")
         try:
@@ -206,7 +214,18 @@ def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
-    return np.load(path)
+    return token_ids(path, 2)
+
+
+def token_ids(path: Path, axes: int) -> np.ndarray:
+    """The whole numbers in a .npy file, of so many axes. Raises BadInput."""
+    try:
+        found = np.load(path)
+        if getattr(found, "ndim", None) != axes or not np.issubdtype(found.dtype, np.integer):
+            raise ValueError(f"no whole numbers of {axes} ax{'i' if axes == 1 else 'e'}s")
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise BadInput(f"The file {str(path)!r} holds no token ids ({getattr(error, 'strerror', None) or str(error).splitlines()[0]}); restore it or give another.") from None
+    return found
 
 
 def _blocks(target, clean: CleanPass, recipe: Recipe, step: int, stream: int, lowest: int, frequent=None):
@@ -292,6 +311,32 @@ def train(target: Target, windows: np.ndarray, heldout: np.ndarray, recipe: Reci
     return adapted, gate, loop.log | {"seconds": round(loop.seconds, 1)}
 
 
+LEAST = {"rank": 1, "block": 2, "prefix": 1, "window": 1, "text_windows": 1, "windows": 1, "blocks": 1, "steps": 1, "frequent": 1, "negatives": 0, "seed": 0}
+
+
+def check(o: argparse.Namespace) -> None:
+    """Raises BadInput for options with which nothing can be trained, or what is trained cannot be written."""
+    for name, least in LEAST.items():
+        if getattr(o, name) < least:
+            raise BadInput(f"--{name.replace('_', '-')} is {getattr(o, name)}; give {least} or more.")
+    if not 0 < o.lr < np.inf:
+        raise BadInput(f"--lr is {o.lr}; give a finite number above 0.")
+    if o.window <= o.prefix + o.block:
+        raise BadInput(f"--window is {o.window}; give more than --prefix and --block together ({o.prefix + o.block}).")
+    for path in filter(None, (o.out, o.checkpoint, o.windows_file)):
+        if path.is_dir() or not path.parent.is_dir():
+            raise BadInput(f"There cannot be a file {str(path)!r}: {'that is a folder' if path.is_dir() else 'its folder is missing'}; give another path or make the folder.")
+
+
+def check_windows(windows: np.ndarray, o: argparse.Namespace, vocabulary: int) -> None:
+    """Raises BadInput unless there are windows, with room for a block behind the prefix, of ids that the target knows."""
+    if not len(windows) or windows.shape[1] <= o.prefix + o.block:
+        raise BadInput(f"The text gives {len(windows)} windows of {windows.shape[1]} tokens behind the {HELD_OUT} held-out ones of own text; "
+                       f"give more text, and windows longer than --prefix and --block together ({o.prefix + o.block}).")
+    if not 0 <= windows.min() <= windows.max() < vocabulary:
+        raise BadInput(f"The text holds ids from {windows.min()} to {windows.max()}, but those of the target end at {vocabulary - 1}; give text of this target.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
@@ -314,15 +359,19 @@ def main() -> None:
     o = parser.parse_args()
     recipe = Recipe(o.rank, o.modules, o.objective, o.own_text, o.prefix, o.block, o.corruption, o.lr, steps=o.steps, windows=o.windows,
                     blocks=o.blocks, seed=o.seed, shuffled=o.shuffled, negatives=o.negatives, frequent=o.frequent)
+    check(o)
     take_away(o.out.parent)
-    target = load_target(o.target)
-    before, made = target.digest(), o.windows_file is not None and o.windows_file.exists()
+    made = o.windows_file is not None and o.windows_file.exists()
     if o.corpus is None and not (made and o.own_text):
         raise BadInput("There is no text to train on; name the folder of a corpus, or a file of windows.")
-    tokens = np.load(o.corpus / "train.npy") if o.corpus else None
+    tokens = token_ids(o.corpus / "train.npy", 1) if o.corpus else None
+    target = load_target(o.target)
+    before = target.digest()
     make = lambda: own_windows(target, tokens, o.text_windows + HELD_OUT, o.prefix, o.window, o.seed)  # noqa: E731
     own = cached(o.windows_file, make) if o.windows_file else make()
     windows = own[HELD_OUT:] if recipe.own_text else tokens[: (len(tokens) - 1) // o.window * o.window].reshape(-1, o.window)
+    for text in (windows, own):
+        check_windows(text, o, target.vocab_size)
     before_that = []
     if o.start:
         earlier, _, metadata = load_adapter(o.start, target.model)
