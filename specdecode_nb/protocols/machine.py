@@ -78,7 +78,7 @@ class Worker:
                 self._errors.seek(0)
                 words, status = self._errors.read().decode(errors="replace").strip().splitlines() or ["no message"], self.process.wait()
                 said = words[-1].removeprefix(f"{PROGRAM}: ")
-                raise BadInput(said) if status == 2 else RunFailed(f"A measuring process ended with status {status}: {said.rstrip('.')}.")
+                raise BadInput(said) if status == 2 else RunFailed(f"A measuring process ended with status {status}: {said}")
             answer = json.loads(line)
             if answer.get("done"):
                 self.niceness = answer["niceness"]
