@@ -190,7 +190,7 @@ def command(description: str, training: type[Training], recipe: type[Recipe]) ->
     train = np.array([i for i in range(o.held_out, len(own)) if own[i, : o.prefix].tolist() not in prompts])
     run, checkpoint = training(target, chosen), o.work / "checkpoint.safetensors"
     if checkpoint.exists():
-        run.resume(checkpoint)
+        run.resume(checkpoint, ["steps"])  # where its schedule ends may be moved; a drafter's README tells when
     rows, windows = _Chosen(rows, train), own[train]
     while run.verdict is None:
         run.run(rows, windows, min(chosen.steps, run.step + chosen.probe_every), o.prefix)
