@@ -373,8 +373,19 @@ free = page.measured("bare")
 if free:
     bare_rules, bare_found = criteria.load("act4n_bare"), {o.criterion.id: o for o in found.outcomes(bare)}
     page.show(pd.DataFrame({"what": list(bare_rules.design), "fixed before the rows": list(bare_rules.design.values())}), "bare-design", "Why and how, as it was fixed before these launches", sources=[bare_rules])
-    page.show(found.beside_table(bare, page.rows), "bare-table", "Averages over t = 0.50 and 0.75, no and aligned second pass, and the seeds of this part: a table that knows only the state, the readouts above at the same seeds, and those without the conditioner",
+    three = found.beside_table(bare, page.rows)
+    page.show(three, "bare-table", "Averages over t = 0.50 and 0.75, no and aligned second pass, and the seeds of this part: a table that knows only the state, the readouts above at the same seeds, and those without the conditioner",
               {c: ".2f" if c.endswith("(%)") else ".3f" for c in ("D (%)", "E (%)", "D (nats)", "E (nats)")} | {"E less D (pp)": "+.2f", "E less D (nats)": "+.3f"}, sources=[s for s in (bare, page.rows) if s])
+    by = three.set_index("readout")
+    page.number("bare_table_gap", by.loc["table of the states", "E less D (pp)"], "+.2f", "pp", bare.name)
+    page.number("bare_gap", by.loc["without conditioner", "E less D (pp)"], "+.2f", "pp", bare.name)
+    page.say("E less D is [[bare_table_gap]] pp in the table, which no training touches, and [[bare_gap]] pp in the readouts trained without the conditioner: most of the difference is what the two kinds of states say by themselves."
+             if abs(by.loc["table of the states", "E less D (pp)"]) > 0.5 * abs(by.loc["without conditioner", "E less D (pp)"]) > 0 else
+             "E less D is [[bare_table_gap]] pp in the table, which no training touches, and [[bare_gap]] pp in the readouts trained without the conditioner.")
+    if "with conditioner" in by.index:
+        for condition in "DE":
+            page.number(f"bare_gain_{condition.lower()}", by.loc["without conditioner", f"{condition} (%)"] - by.loc["with conditioner", f"{condition} (%)"], "+.1f", "pp", bare.name)
+        page.say("Leaving the conditioner out changes accuracy by [[bare_gain_d]] pp under D and by [[bare_gain_e]] pp under E, on the same seeds, texts and steps (no rule judges this).")
     page.show(found.matrix(bare), "bare-matrix", "Without the conditioner: corrupted positions of held-out windows whose token is read out right, mean over seeds", {f"t={level:.2f}": ".2f" for level in bare.config["levels"]}, sources=[bare])
     page.figure(draw.forest(found.without(bare), axis), "bare-differences", f"Without the conditioner: E less D, what training adds to the table, and what the second pass adds, with 95 % intervals over seeds, none where fewer than three seeds ran. {average}",
                 "A list of paired differences as points with intervals beside a dashed line at zero.", sources=[bare])
