@@ -249,9 +249,10 @@ def test_verdicts_follow_the_rows():
     assert {words[i] for i in ("II-6", "II-11", "II-12", "II-13")} == {criteria.FAILS} and words["II-14"] == words["II-15"] == criteria.NO_ROWS
     assert words["II-8"] == criteria.SPANS and judged["II-8"].value == pytest.approx(0.915) and judged["II-13"].value == 1.5
     assert "the lift by +10.00 [" in overview.phrase("act2", FILE)
+    assert reverse.outcome(judged, "II") == ("not decided", [])
     worse = invented({"A": [6, 4], "B": [4, 4], "C": [4, 4], "D": [2, 2], "E": [4, 4]})
-    words = {o.criterion.id: o.word for o in reverse.outcomes(worse)}
-    assert words["II-4"] == words["II-7"] == criteria.FAILS
+    judged = {o.criterion.id: o for o in reverse.outcomes(worse)}
+    assert judged["II-4"].word == judged["II-7"].word == criteria.FAILS and reverse.outcome(judged, "II") == ("stop", ["II-7", "II-10"])
 
 
 def test_the_conditioner_is_judged_by_what_the_canvas_adds():

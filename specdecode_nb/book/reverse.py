@@ -8,7 +8,7 @@ Against the shuffled control the second factor is the permutation, which is draw
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -311,3 +311,10 @@ def numbers(file: RowFile) -> dict[str, Found]:
 def outcomes(file: RowFile) -> list[criteria.Outcome]:
     """Every criterion judged on these rows. Raises BadInput if they were measured under other rules."""
     return criteria.load(file.act).judged(file, numbers)
+
+
+def outcome(found: Mapping[str, criteria.Outcome], prefix: str) -> tuple[str, list[str]]:
+    """What the published rules make of judged criteria "<prefix>-4" to "-10": continue, stop or not decided; and the reasons to stop that are met."""
+    words = {n: found[f"{prefix}-{n}"].word for n in range(4, 11)}
+    killed = [f"{prefix}-{n}" for n in (7, 8, 9, 10) if words[n] == criteria.FAILS]
+    return "continue" if all(word == criteria.HOLDS for word in words.values()) else "stop" if killed else "not decided", killed
