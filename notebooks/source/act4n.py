@@ -382,6 +382,9 @@ if free:
     page.say("E less D is [[bare_table_gap]] pp in the table, which no training touches, and [[bare_gap]] pp in the readouts trained without the conditioner: most of the difference is what the two kinds of states say by themselves."
              if abs(by.loc["table of the states", "E less D (pp)"]) > 0.5 * abs(by.loc["without conditioner", "E less D (pp)"]) > 0 else
              "E less D is [[bare_table_gap]] pp in the table, which no training touches, and [[bare_gap]] pp in the readouts trained without the conditioner.")
+    worse = [c for c in "DE" if by.loc["without conditioner", f"{c} (nats)"] > by.loc["table of the states", f"{c} (nats)"]]
+    page.say("By cross entropy the table is still better than those readouts under " + " and ".join(worse) + ": they name more tokens than it and are less sure of the right one." if worse else
+             "By cross entropy too those readouts are better than the table, under D and under E.")
     if "with conditioner" in by.index:
         for condition in "DE":
             page.number(f"bare_gain_{condition.lower()}", by.loc["without conditioner", f"{condition} (%)"] - by.loc["with conditioner", f"{condition} (%)"], "+.1f", "pp", bare.name)
