@@ -493,39 +493,45 @@ if here:
 # ### Does it learn?
 
 # %%
-if here:
-    scores = reverse.scores(page.rows)
-    page.show(scores, "measured-scores", "Held-out accuracy on changed rows, its standard deviation between launches, lift over copy on all rows, and cross entropy over the canvas, mean over launches",
-              {"t": ".2f", "accuracy": ".2f", "sd": ".2f", "lift": "+.2f", "nats": ".3f"}, sources=[page.rows])
+def show_learning(file, id, before, after=""):
+    """What the arms read out of held-out windows, and their training loss."""
+    scores = reverse.scores(file)
+    page.show(scores, f"{id}-scores", f"{before}held-out accuracy on changed rows, its standard deviation between launches, lift over copy on all rows, and cross entropy over the canvas, mean over launches{after}",
+              {"t": ".2f", "accuracy": ".2f", "sd": ".2f", "lift": "+.2f", "nats": ".3f"}, sources=[file])
     arms = {name: g.sort_values("t") for name, g in scores.groupby("arm", sort=False)}
     figure = draw.lines({name: (g["t"].tolist(), g["accuracy"].tolist()) for name, g in arms.items()}, "noise level t", "accuracy on changed rows (%)")
-    page.figure(draw.legend_above(figure, 4), "measured-accuracy",
-                "Held-out accuracy on changed rows by arm and noise level, mean over launches; the table has the scatter between launches",
-                "One line for each arm over the three noise levels, marked at each of them.", sources=[page.rows])
+    page.figure(draw.legend_above(figure, 3), f"{id}-accuracy", f"{before}held-out accuracy on changed rows by arm and noise level, mean over launches; the table has the scatter between launches{after}",
+                "One line for each arm over the three noise levels, marked at each of them.", sources=[file])
+    page.figure(draw.lines(reverse.learning(file), "training step", "loss on changed rows (nats)"), f"{id}-loss", f"{before}training loss by arm, mean over launches and over twelfths of the run{after}",
+                "One falling line an arm over training steps.", sources=[file])
+
+
+if here:
+    show_learning(page.rows, "measured", "With the conditioner: ")
     page.told(found, "II-2")
     if found["II-2"].word != criteria.HOLDS:
         page.say("**The floor is still there.** An arm that reads its canvas would be better where more of it is true. Without that, what follows compares arms that have learned which tokens are frequent, "
                  "and a difference of nothing says little about a second pass in a model that denoises.")
 
-# %%
-if here:
-    page.figure(draw.lines(reverse.learning(page.rows), "training step", "loss on changed rows (nats)"), "measured-loss", "Training loss by arm, mean over launches and over twelfths of the run",
-                "One falling line an arm over training steps, all close together.", sources=[page.rows])
-
 # %% [markdown]
 # ### The margins, and what they could have shown
 
 # %%
-if here:
+def show_margins(file, id, before):
+    """Tables and figures of the differences between arms, in accuracy and in lift."""
     fmt = {c: "+.2f" for c in ("difference", "low", "high", "resampled low", "resampled high")} | {c: ".2f" for c in ("sd by seed", "sd by window", "sd of the rest", "power")}
-    for field, what in ((reverse.ACCURACY, "accuracy on changed rows"), (reverse.LIFT, "lift over copy")):
-        table, id = reverse.margins(page.rows, field), {reverse.ACCURACY: "accuracy", reverse.LIFT: "lift"}[field]
-        page.show(table[["comparison", "difference", "low", "high", "sd by seed", "power"]], f"measured-margins-{id}",
-                  f"Differences in {what} over t = 0.50, 0.75, 0.90, paired by seed and window (by seed and permutation where the shuffled arm C is compared: all windows of a forward share its permutation, so its units are few), with the scatter between launches and the power to see {reverse.SEEN:g} points; in the files also the other parts of the variance "
-                  "and the bootstrap", {k: fmt[k] for k in ("difference", "low", "high", "sd by seed", "power")}, sources=[page.rows], full=table, full_fmt=fmt)
+    for field, what, name in ((reverse.ACCURACY, "accuracy on changed rows", "accuracy"), (reverse.LIFT, "lift over copy", "lift")):
+        table = reverse.margins(file, field)
+        page.show(table[["comparison", "difference", "low", "high", "sd by seed", "power"]], f"{id}-margins-{name}",
+                  f"{before}differences in {what} over t = 0.50, 0.75, 0.90, paired by seed and window (by seed and permutation where the shuffled arm C is compared: all windows of a forward share its permutation, so its units are few), with the scatter between launches "
+                  f"and the power to see {reverse.SEEN:g} points; in the files also the other parts of the variance and the bootstrap", {k: fmt[k] for k in ("difference", "low", "high", "sd by seed", "power")}, sources=[file], full=table, full_fmt=fmt)
         page.figure(draw.forest([{"label": r["comparison"], "value": r["difference"], "low": None if pd.isna(r["low"]) else r["low"], "high": r["high"], "n": r["seeds"]} for r in table.to_dict("records")],
-                                f"difference in {what} (pp)"), f"measured-margins-{id}", f"The differences in {what} with their 95 % intervals; n counts launches",
-                    f"One estimate a comparison of arms, beside a line at no difference, of {what}.", sources=[page.rows])
+                                f"difference in {what} (pp)"), f"{id}-margins-{name}", f"{before}differences in {what} with their 95 % intervals; n counts launches",
+                    f"One estimate a comparison of arms, beside a line at no difference, of {what}.", sources=[file])
+
+
+if here:
+    show_margins(page.rows, "measured", "With the conditioner: ")
     page.told(found, "II-3", "II-4", "II-5", "II-6", "II-7", "II-10", "II-12", *(["II-15"] if "C_fixed" in page.rows.config["arms"] else []))
 
 # %% [markdown]
@@ -596,15 +602,7 @@ if free:
 
 # %%
 if free:
-    scores = reverse.scores(bare)
-    page.show(scores, "bare-scores", "Without the conditioner, and the causal arm with it: held-out accuracy on changed rows, its standard deviation between launches, lift over copy on all rows, and cross entropy over the canvas, mean over launches",
-              {"t": ".2f", "accuracy": ".2f", "sd": ".2f", "lift": "+.2f", "nats": ".3f"}, sources=[bare])
-    arms = {name: g.sort_values("t") for name, g in scores.groupby("arm", sort=False)}
-    figure = draw.lines({name: (g["t"].tolist(), g["accuracy"].tolist()) for name, g in arms.items()}, "noise level t", "accuracy on changed rows (%)")
-    page.figure(draw.legend_above(figure, 3), "bare-accuracy", "Held-out accuracy on changed rows without the conditioner by arm and noise level, and of the causal arm with it; mean over launches",
-                "One line for each arm over the three noise levels, marked at each of them; one of them is the causal arm with its conditioner.", sources=[bare])
-    page.figure(draw.lines(reverse.learning(bare), "training step", "loss on changed rows (nats)"), "bare-loss", "Training loss without the conditioner by arm, and of the causal arm with it, mean over launches and over twelfths of the run",
-                "One line an arm over training steps; one of them is the causal arm with its conditioner.", sources=[bare])
+    show_learning(bare, "bare", "Without the conditioner: ", ". One of the arms is the causal one with its conditioner")
     page.told(bare_found, "IIb-2", "IIb-1", file=bare)
 
 # %% [markdown]
@@ -612,14 +610,7 @@ if free:
 
 # %%
 if free:
-    fmt = {c: "+.2f" for c in ("difference", "low", "high", "resampled low", "resampled high")} | {c: ".2f" for c in ("sd by seed", "sd by window", "sd of the rest", "power")}
-    for field, what, id in ((reverse.ACCURACY, "accuracy on changed rows", "accuracy"), (reverse.LIFT, "lift over copy", "lift")):
-        table = reverse.margins(bare, field)
-        page.show(table[["comparison", "difference", "low", "high", "sd by seed", "power"]], f"bare-margins-{id}", f"Without the conditioner: differences in {what} over t = 0.50, 0.75, 0.90, paired by seed and window, with the power to see {reverse.SEEN:g} points",
-                  {k: fmt[k] for k in ("difference", "low", "high", "sd by seed", "power")}, sources=[bare], full=table, full_fmt=fmt)
-    accuracy = reverse.margins(bare, reverse.ACCURACY)
-    page.figure(draw.forest([{"label": r["comparison"], "value": r["difference"], "low": None if pd.isna(r["low"]) else r["low"], "high": r["high"], "n": r["seeds"]} for r in accuracy.to_dict("records")], "difference in accuracy on changed rows (pp)"),
-                "bare-margins", "The differences in accuracy on changed rows without the conditioner, and of the causal arm without it less with it, with 95 % intervals; n counts launches", "One estimate a comparison of arms, beside a line at no difference.", sources=[bare])
+    show_margins(bare, "bare", "Without the conditioner: ")
     page.told(bare_found, "IIb-3", "IIb-4", "IIb-5", "IIb-6", "IIb-7", "IIb-8", "IIb-9", "IIb-10", "IIb-12", file=bare)
 
 # %%

@@ -166,16 +166,21 @@ def by_permutation(file: RowFile, values: np.ndarray) -> np.ndarray:
     return np.add.reduceat(values, starts, axis=-1) * (len(starts) / values.shape[-1])
 
 
+def unit(one: str, other: str) -> str:
+    """What is drawn besides seeds: windows, or against the shuffled control permutations."""
+    return "permutations" if "C" in (one, other) else "windows"
+
+
 def margin_table(file: RowFile, one: str, other: str, field: str = LIFT, levels: Sequence[float] | None = None) -> np.ndarray:
     table = shares(file, (one, other), field, levels or file.config["levels"], (1, -1))
-    return by_permutation(file, table) if "C" in (one, other) and table.size else table
+    return by_permutation(file, table) if unit(one, other) == "permutations" and table.size else table
 
 
 def margin(file: RowFile, one: str, other: str, field: str = LIFT, levels: Sequence[float] | None = None) -> Margin | None:
     """Arm ``one`` less arm ``other`` in percentage points, paired by seed and window; lift over copy is that over all rows, since a copier scores
     the same for both. None without a seed that both have."""
     table = margin_table(file, one, other, field, levels)
-    return replace(crossed(table), unit="permutations" if "C" in (one, other) else "windows") if table.size else None
+    return replace(crossed(table), unit=unit(one, other)) if table.size else None
 
 
 def best(file: RowFile) -> str | None:
@@ -219,7 +224,7 @@ def margins(file: RowFile, field: str) -> pd.DataFrame:
             sampled = bootstrap(table) if m.seeds > 1 else (None, None)
             entries.append({"comparison": f"{SHORT.get(one, one)} minus {SHORT.get(other, other)}", "difference": m.value, "low": m.low, "high": m.high,
                             "resampled low": sampled[0], "resampled high": sampled[1], "sd by seed": m.sd_seed, "sd by window": m.sd_window, "sd of the rest": m.sd_rest,
-                            "power": m.power(), "seeds": m.seeds, "units": m.windows, "unit": "permutation" if "C" in (one, other) else "window"})
+                            "power": m.power(), "seeds": m.seeds, "units": m.windows, "unit": unit(one, other)})
     points = dict.fromkeys(("difference", "sd by seed", "sd by window", "sd of the rest"), "pp")
     return frame(entries, **points, low="95 %", high="95 %", power=f"of {SEEN:g} pp")
 
